@@ -51,32 +51,32 @@ struct Voidify {
 #define LOG(severity) \
   ::baton::internal::LogLine(BATON_LOG_##severity, __FILE__, __LINE__).stream()
 
-#define VLOG(level)                    \
-  ((level) > ::baton::VlogLevel())     \
-      ? static_cast<void>(0)           \
-      : ::baton::internal::Voidify() & LOG(INFO)
+#define VLOG(level)                                       \
+  ((level) > ::baton::VlogLevel()) ? static_cast<void>(0) \
+                                   : ::baton::internal::Voidify() & LOG(INFO)
 
 // On in production: a bug of ours ends the process with file and line. Nothing
 // that a client sends may decide a CHECK.
-#define CHECK(condition)               \
-  (condition) ? static_cast<void>(0)   \
-              : ::baton::internal::Voidify() & LOG(FATAL) << "CHECK failed: " #condition " "
+#define CHECK(condition)                       \
+  (condition) ? static_cast<void>(0)           \
+              : ::baton::internal::Voidify() & \
+                    LOG(FATAL) << "CHECK failed: " #condition " "
 
-#define BATON_CHECK_OP(op, a, b)                                             \
-  ((a)op(b)) ? static_cast<void>(0)                                          \
-             : ::baton::internal::Voidify() & LOG(FATAL)                     \
-                   << "CHECK failed: " #a " " #op " " #b " (" << (a) << " vs " \
-                   << (b) << ") "
+#define BATON_CHECK_OP(op, a, b)                                         \
+  ((a)op(b)) ? static_cast<void>(0)                                      \
+             : ::baton::internal::Voidify() &                            \
+                   LOG(FATAL) << "CHECK failed: " #a " " #op " " #b " (" \
+                              << (a) << " vs " << (b) << ") "
 #define CHECK_EQ(a, b) BATON_CHECK_OP(==, a, b)
 #define CHECK_NE(a, b) BATON_CHECK_OP(!=, a, b)
 #define CHECK_LT(a, b) BATON_CHECK_OP(<, a, b)
 #define CHECK_LE(a, b) BATON_CHECK_OP(<=, a, b)
 #define CHECK_GT(a, b) BATON_CHECK_OP(>, a, b)
 #define CHECK_GE(a, b) BATON_CHECK_OP(>=, a, b)
-#define CHECK_OK(status) \
-  CHECK((status).ok()) << (status).ToString() << " "
+#define CHECK_OK(status) CHECK((status).ok()) << (status).ToString() << " "
 
-// For per-token code: compiled, but tested only without NDEBUG (sanitizer builds).
+// For per-token code: compiled, but tested only without NDEBUG (sanitizer
+// builds).
 #ifdef NDEBUG
 #define DCHECK(condition) CHECK(true || (condition))
 #else

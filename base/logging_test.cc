@@ -28,7 +28,8 @@ TEST(LoggingTest, VlogWritesUpToTheLevelOnly) {
 
 TEST(LoggingDeathTest, CheckNamesConditionAndValues) {
   const int used = 5;
-  EXPECT_DEATH(CHECK_LE(used, 4) << "pool main", "used <= 4 \\(5 vs 4\\) pool main");
+  EXPECT_DEATH(CHECK_LE(used, 4) << "pool main",
+               "used <= 4 \\(5 vs 4\\) pool main");
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ class MpscQueue {
   // True if there are items.
   bool WaitForItem(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(this, &MpscQueue::HasItemOrWake), timeout);
+    mutex_.AwaitWithTimeout(absl::Condition(this, &MpscQueue::HasItemOrWake),
+                            timeout);
     woken_ = false;
     return !items_.empty();
   }

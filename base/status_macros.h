@@ -7,12 +7,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-// Returns from the enclosing function when `expr` (an absl::Status) is an error.
-#define RETURN_IF_ERROR(expr)                                      \
-  do {                                                             \
-    if (absl::Status baton_status = (expr); !baton_status.ok()) {  \
-      return baton_status;                                         \
-    }                                                              \
+// Returns from the enclosing function when `expr` (an absl::Status) is an
+// error.
+#define RETURN_IF_ERROR(expr)                                     \
+  do {                                                            \
+    if (absl::Status baton_status = (expr); !baton_status.ok()) { \
+      return baton_status;                                        \
+    }                                                             \
   } while (false)
 
 #define BATON_CONCAT_INNER(a, b) a##b
@@ -22,8 +23,8 @@
 // absl::StatusOr, or returns its error.
 #define ASSIGN_OR_RETURN(lhs, expr) \
   BATON_ASSIGN_OR_RETURN(BATON_CONCAT(baton_status_or_, __LINE__), lhs, expr)
-#define BATON_ASSIGN_OR_RETURN(tmp, lhs, expr) \
-  auto tmp = (expr);                           \
+#define BATON_ASSIGN_OR_RETURN(tmp, lhs, expr)   \
+  auto tmp = (expr);                             \
   if (!tmp.ok()) return std::move(tmp).status(); \
   lhs = *std::move(tmp)
 

@@ -1,0 +1,58 @@
+// The memory that holds every KV block of a process, readable by peers.
+#ifndef BATON_COMM_KV_POOL_H_
+#define BATON_COMM_KV_POOL_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/strong_int.h"
+
+namespace baton {
+
+// Index of a block in its process' pool.
+BATON_DEFINE_STRONG_INT(BlockId, uint32_t);
+
+// A view of one registered region (it does not own the memory; the transport
+// that allocated it does, and must outlive the pool):
+//   region      := generation{num_blocks} padding-to-4096 block{num_blocks}
+//   generation  := u64, little endian: counts the block's contents, never
+//   reused block       := block_bytes bytes, a multiple of 64
+// A reader in another process copies a block and trusts the copy only if the
+// block's generation was the expected one before and after.
+//
+// Owned by the engine: one thread writes generations. Peers read at any time.
+class KvPool {
+ public:
+  KvPool(std::byte* region, uint32_t num_blocks, size_t block_bytes);
+
+  static size_t RegionBytes(uint32_t num_blocks, size_t block_bytes);
+  // Offset of block 0 from the region's start.
+  static size_t BlocksOffset(uint32_t num_blocks);
+
+  uint32_t num_blocks() const { return num_blocks_; }
+  size_t block_bytes() const { return block_bytes_; }
+  std::byte* region() const { return region_; }
+  std::byte* blocks() const { return blocks_; }
+  std::byte* block(BlockId id) const {
+    return blocks_ + id.value() * block_bytes_;
+  }
+
+  uint64_t generation(BlockId id) const {
+    return generations_[id.value()].load(std::memory_order_relaxed);
+  }
+  // The block gets new content: stores the next generation, then a full fence,
+  // so that no later write to the block is seen before it.
+  uint64_t BeginNewContent(BlockId id);
+
+ private:
+  std::byte* const region_;
+  std::byte* const blocks_;
+  std::atomic<uint64_t>* const generations_;
+  const uint32_t num_blocks_;
+  const size_t block_bytes_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_COMM_KV_POOL_H_

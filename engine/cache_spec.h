@@ -1,0 +1,36 @@
+// What a model keeps for each token and each sequence.
+#ifndef BATON_ENGINE_CACHE_SPEC_H_
+#define BATON_ENGINE_CACHE_SPEC_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace baton {
+
+// One kind of row in the paged cache.
+struct CacheGroup {
+  std::string name;
+  size_t bytes_per_token = 0;  // All layers together.
+};
+
+// A block holds kBlockTokens tokens of every group, one group after the other.
+struct CacheSpec {
+  static constexpr int kBlockTokens = 64;
+
+  std::vector<CacheGroup> groups;
+  size_t state_bytes_per_sequence =
+      0;  // Window rings, draft state; 0 for DeepSeek-V3.
+
+  // Rounded up to 64 bytes.
+  size_t block_bytes() const {
+    size_t bytes = 0;
+    for (const CacheGroup& group : groups)
+      bytes += group.bytes_per_token * kBlockTokens;
+    return (bytes + 63) / 64 * 64;
+  }
+};
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_CACHE_SPEC_H_

@@ -16,7 +16,8 @@
 #endif
 
 #ifdef BATON_TSAN
-// Costs: a race between two gRPC callbacks is not seen. Test such code without gRPC.
+// Costs: a race between two gRPC callbacks is not seen. Test such code without
+// gRPC.
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
   return "race:libgrpc.so\n"
@@ -41,5 +42,7 @@ extern "C" const char* __tsan_default_suppressions() {
 
 #ifdef BATON_ASAN
 extern "C" const char* __lsan_default_suppressions();
-extern "C" const char* __lsan_default_suppressions() { return "leak:libcares.so\n"; }
+extern "C" const char* __lsan_default_suppressions() {
+  return "leak:libcares.so\n";
+}
 #endif

@@ -1,0 +1,212 @@
+"""The rules that no compiler checks, each a function of one file's path and lines.
+
+A rule yields (line number, message). TREE_RULES see the whole tree instead."""
+
+import os
+import re
+
+MAX_LINES = {".cc": 500, ".cu": 500, ".h": 200, ".cuh": 200, ".py": 500, ".sh": 300}
+MAX_README_LINES = 40
+
+# What each layer may include of ours. A longer prefix wins over a shorter one.
+LAYERS = {
+    "base": {"base"},
+    "kernels": {"base", "kernels"},
+    "comm": {"base", "comm", "kernels"},
+    "engine": {"base", "comm", "engine", "kernels"},
+    "proto": {"proto"},
+    "server": {"base", "comm", "engine", "kernels", "proto", "server"},
+    "server/edge": {"base", "proto", "server/edge"},
+    "server/text": {"base", "proto", "server/text"},
+    "server/router": {"base", "proto", "server/edge", "server/text", "server/router"},
+    "server/cli": {"base", "proto", "server/edge", "server/text", "server/cli"},
+}
+# Folders that may include all of ours.
+OUTER = ("bench", "tests", "tools", "deploy")
+# Libraries that only these folders may include.
+EDGE_LIBRARIES = re.compile(r"#\s*include\s*[<\"](grpc|grpcpp|prometheus|google/protobuf)/")
+EDGE_FOLDERS = ("server", "tests", "bench", "tools")
+
+# A .cc that no test names and no test's include reaches, and why that is so.
+UNTESTED = {
+    "base/clock.cc": "one call of the system's clock",
+    "tools/build/sanitizer_defaults.cc": "data for the sanitizers' own runtime",
+}
+PUBLIC_FOLDERS = ("models", "third_party", "tools")
+NO_README = (".ci",)
+
+# First components of absolute paths that any Debian has; others are one machine's own.
+SYSTEM_PATHS = {"bin", "dev", "etc", "lib", "proc", "run", "sbin", "sys", "usr"}
+ABSOLUTE_PATH = re.compile(r"(?:^|[\s\"'`=(,:])/([a-z_]+)/")
+UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
+TICKET = re.compile(r"\b(issue|ticket|pull request)s?\s+#?\d+", re.IGNORECASE)
+
+CODE = (".cc", ".h", ".cu", ".cuh")
+
+
+def is_code(path):
+    return path.endswith(CODE)
+
+
+def is_test(path):
+    return path.endswith("_test.cc") or path.startswith("tests/")
+
+
+def is_main(path):
+    return path.endswith("_main.cc") or path.startswith("bench/")
+
+
+def code_of(line):
+    """The line without its string literals and its // comment."""
+    return re.sub(r'"(?:[^"\\]|\\.)*"', '""', line).split("//")[0]
+
+
+def file_length(path, lines):
+    limit = MAX_LINES.get(os.path.splitext(path)[1])
+    if limit and len(lines) > limit and not path.startswith("third_party/"):
+        yield limit + 1, "%d lines, at most %d: split it" % (len(lines), limit)
+
+
+def readme_length(path, lines):
+    if re.fullmatch(r"[^/]+/README\.md", path) and len(lines) > MAX_README_LINES:
+        yield MAX_README_LINES + 1, "%d lines, at most %d" % (len(lines), MAX_README_LINES)
+
+
+def banned_words(path, lines):
+    if not is_code(path):
+        return
+    for number, line in enumerate(lines, 1):
+        code = code_of(line)
+        if re.search(r"\bgetenv\b", code) and not is_main(path):
+            yield number, "getenv outside a main file: pass the value in"
+        if re.search(r"\b(usleep|nanosleep|sleep_for|sleep_until|SleepFor)\b|(?<![\w.:>])sleep\(", code):
+            yield number, "a sleep: wait on a condition with a deadline"
+        if re.search(r"\bstd::(cout|cerr)\b", code) and not is_main(path):
+            yield number, "std::cout in a library: return text, or LOG"
+        if re.search(r"\busing\s+namespace\b", code):
+            yield number, "using namespace: name what you use"
+
+
+def shared_ownership(path, lines):
+    """shared_ptr needs its reason in a comment on the same line or just above."""
+    if not is_code(path):
+        return
+    for number, line in enumerate(lines, 1):
+        if not re.search(r"\b(shared_ptr|make_shared)\b", code_of(line)):
+            continue
+        above = lines[number - 2] if number > 1 else ""
+        if "//" not in line and "//" not in above:
+            yield number, "shared_ptr without a comment that says why"
+
+
+def layer_of(path):
+    folder = os.path.dirname(path)
+    while folder and folder not in LAYERS:
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def include_direction(path, lines):
+    if not is_code(path):
+        return
+    layer = layer_of(path)
+    for number, line in enumerate(lines, 1):
+        if EDGE_LIBRARIES.match(line) and path.split("/")[0] not in EDGE_FOLDERS:
+            yield number, "gRPC, protobuf and prometheus are the server's alone"
+        include = re.match(r'#\s*include\s*"([^"]+)"', line)
+        if not include or not layer:
+            continue
+        target = include.group(1)
+        if target.startswith("tests/") and is_test(path):
+            continue
+        if target.split("/")[0] in OUTER or not allowed(target, LAYERS[layer]):
+            yield number, "%s may not include %s: it would point up" % (layer, target)
+
+
+def allowed(target, folders):
+    layer = layer_of(target)
+    return not layer or layer in folders or any(layer.startswith(f + "/") for f in folders)
+
+
+def include_guard(path, lines):
+    if not path.endswith(".h"):
+        return
+    guard = "BATON_" + re.sub(r"[^A-Z0-9]", "_", path.upper()) + "_"
+    if "#ifndef " + guard not in lines or "#define " + guard not in lines:
+        yield 1, "the include guard is not " + guard
+
+
+def build_files(path, lines):
+    if os.path.basename(path) != "BUILD":
+        return
+    for number, line in enumerate(lines, 1):
+        code = line.split("#")[0]
+        if re.search(r"\bglob\(", code) and not path.startswith("third_party/"):
+            yield number, "glob: name the files"
+        if "//visibility:public" in code and not path.startswith(PUBLIC_FOLDERS):
+            yield number, "public visibility: name the layer's group"
+
+
+def foreign_words(path, lines):
+    """Nothing speaks of one machine, of work left, or of the way the work was done."""
+    if path == ".gitignore":
+        return  # its patterns look like paths
+    for number, line in enumerate(lines, 1):
+        for match in ABSOLUTE_PATH.finditer(line):
+            if match.group(1) not in SYSTEM_PATHS:
+                yield number, "/%s/ is a path of one machine" % match.group(1)
+        if UNFINISHED.search(line):
+            yield number, "unfinished work: finish it, or leave it out"
+        if TICKET.search(line):
+            yield number, "a ticket's number says nothing to the reader"
+
+
+def trailing_space(path, lines):
+    for number, line in enumerate(lines, 1):
+        if line != line.rstrip():
+            yield number, "space at the end of the line"
+
+
+FILE_RULES = [file_length, readme_length, banned_words, shared_ownership, include_direction,
+              include_guard, build_files, foreign_words, trailing_space]
+
+
+def every_source_is_tested(tree):
+    """foo.cc has a foo_test.cc, or a test includes its header, or it is in UNTESTED."""
+    tested_headers = set()
+    for path, lines in tree.items():
+        if path.endswith("_test.cc") or (is_test(path) and path.endswith(".cc")):
+            tested_headers.update(re.findall(r'#\s*include\s*"([^"]+)"', "\n".join(lines)))
+    for path in tree:
+        if not path.endswith(".cc") or is_test(path) or is_main(path) or path in UNTESTED:
+            continue
+        stem = path[:-len(".cc")]
+        if stem + "_test.cc" not in tree and stem + ".h" not in tested_headers:
+            yield path, 1, "no test: write %s_test.cc, or give the reason in tests/tidy/rules.py" % stem
+
+
+def reasons_are_needed(tree):
+    for path in UNTESTED:
+        if path not in tree:
+            yield "tests/tidy/rules.py", 1, "UNTESTED names %s, which is not there" % path
+
+
+def folders_have_a_page(tree):
+    folders = {path.split("/")[0] for path in tree if "/" in path}
+    for folder in sorted(folders - set(NO_README)):
+        if folder + "/README.md" not in tree:
+            yield folder + "/README.md", 1, "each top-level folder has a page of its own"
+
+
+TREE_RULES = [every_source_is_tested, reasons_are_needed, folders_have_a_page]
+
+
+def check(tree):
+    """All violations of {path: lines} as (rule, path, line, message)."""
+    found = []
+    for path in sorted(tree):
+        for rule in FILE_RULES:
+            found += [(rule.__name__, path, number, message) for number, message in rule(path, tree[path])]
+    for rule in TREE_RULES:
+        found += [(rule.__name__, path, number, message) for path, number, message in rule(tree)]
+    return found

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""The stages of ./check, one after the other; ends with the time and the sum
+
+    N passed, N failed, N skipped
+
+usage: tools/ci/check.py [--long]"""
+
+import subprocess
+import sys
+import time
+
+import bazel_test
+
+# Life signs of a long build, and every failure rather than the first.
+COMMON = ["--keep_going", "--build_tests_only", "--show_progress", "--show_progress_rate_limit=20", "//..."]
+# (name, flags, tags: one of these is wanted, and none of those with a minus)
+STAGES = [
+    ("every test", [], []),
+    ("unit tests under ASan and UBSan", ["--config=asan"], ["-noasan", "-integration", "-tidy"]),
+    ("threaded tests under TSan", ["--config=tsan"], ["tsan"]),
+    ("digests under clang", ["--config=clang"], ["digest"]),
+]
+LONG = [
+    ("long tests", ["--nocache_test_results"], ["long"]),
+    ("unit tests under clang", ["--config=clang"], ["-noasan", "-integration", "-tidy", "-digest", "-long"]),
+]
+
+
+def say(start, text):
+    seconds = int(time.monotonic() - start)
+    print("[%2d:%02d] %s" % (seconds // 60, seconds % 60, text), flush=True)
+
+
+def main(argv):
+    if argv not in ([], ["--long"]):
+        sys.exit("usage: ./check [--long | --tidy]")
+    stages = STAGES + (LONG if argv else [])
+    start = time.monotonic()
+    total = [0, 0, 0]
+    for number, (name, flags, tags) in enumerate(stages, 1):
+        say(start, "stage %d of %d: %s" % (number, len(stages), name))
+        stage_start = time.monotonic()
+        if "long" not in tags:
+            tags = tags + ["-long"]
+        _, counts = bazel_test.run(flags + ["--test_tag_filters=" + ",".join(tags)] + COMMON)
+        passed, failed, skipped = counts
+        if sum(counts) == 0 and tags != ["long"]:
+            print("FAILED: no test ran in this stage")
+            failed = 1
+        total = [total[0] + passed, total[1] + failed, total[2] + skipped]
+        say(start, "%s: %d passed, %d failed, %d skipped in %.0f s" %
+            (name, passed, failed, skipped, time.monotonic() - stage_start))
+    subprocess.call(["bazel", "shutdown"])
+    print("checked in %.0f s" % (time.monotonic() - start))
+    print("%d passed, %d failed, %d skipped" % tuple(total), flush=True)
+    return 1 if total[1] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

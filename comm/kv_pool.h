@@ -13,11 +13,16 @@ namespace baton {
 // Index of a block in its process' pool.
 BATON_DEFINE_STRONG_INT(BlockId, uint32_t);
 
+struct KvBlockRef {
+  BlockId block;
+  uint64_t generation = 0;
+};
+
 // A view of one registered region (it does not own the memory; the transport
 // that allocated it does, and must outlive the pool):
 //   region      := generation{num_blocks} padding-to-4096 block{num_blocks}
-//   generation  := u64, little endian: counts the block's contents, never
-//   reused block       := block_bytes bytes, a multiple of 64
+//   generation  := u64, little endian: counts the contents, never reused
+//   block       := block_bytes bytes, a multiple of 64
 // A reader in another process copies a block and trusts the copy only if the
 // block's generation was the expected one before and after.
 //
@@ -52,6 +57,11 @@ class KvPool {
   const uint32_t num_blocks_;
   const size_t block_bytes_;
 };
+
+// Copies a block out of another process's region; false if what was copied may
+// not be the content that `ref` names. REQUIRES: ref.block < num_blocks.
+bool CopyBlockIfCurrent(const std::byte* region, uint32_t num_blocks,
+                        size_t block_bytes, KvBlockRef ref, std::byte* to);
 
 }  // namespace baton
 

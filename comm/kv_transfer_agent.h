@@ -36,11 +36,6 @@ class Transport;
 BATON_DEFINE_STRONG_INT(ExportId, uint64_t);
 BATON_DEFINE_STRONG_INT(ImportId, uint64_t);
 
-struct KvBlockRef {
-  BlockId block;
-  uint64_t generation = 0;
-};
-
 // Names exported blocks to another process. Travels as
 // proto/baton/v1/kv_handle.proto.
 struct KvHandle {
@@ -65,25 +60,48 @@ struct KvExportEnded {
 
 struct KvImportEnded {
   ImportId id;
-  // ABORTED: the exporter ended the lease or reused a block; UNAVAILABLE: gone;
-  // CANCELLED: CancelImport; INVALID_ARGUMENT: the handle does not fit its
-  // pool.
+  // ABORTED: the exporter ended the lease or reused a block; UNAVAILABLE: gone
+  // or silent; CANCELLED: CancelImport; INVALID_ARGUMENT: the handle does not
+  // fit its pool or ours; FAILED_PRECONDITION: another fingerprint, or no way
+  // to move blocks between these two processes.
   absl::Status status;
   std::string tail;  // As published; empty unless OK.
   uint64_t bytes = 0;
   absl::Duration duration;
+  bool one_sided = false;  // Copied from the peer's memory, not sent by it.
 };
 
 using KvTransferEvent = std::variant<KvExportEnded, KvImportEnded>;
 
 struct KvTransferAgentOptions {
   std::string fingerprint;
-  // A lease ends this long after its last progress.
+  // A lease ends this long after its last progress: the export's start, a
+  // publication, a block sent, a sign of life from the importer.
   absl::Duration lease = absl::Seconds(30);
+  // An import ends when its exporter has been silent for this long.
+  absl::Duration import_timeout = absl::Seconds(30);
+  // Both sides repeat what they know this often, so lost messages only delay.
+  absl::Duration refresh_interval = absl::Seconds(5);
+  // Of an ended transfer, for its last blocks in flight; then by force.
+  absl::Duration drain_timeout = absl::Seconds(2);
+  // Of one transfer.
+  uint32_t max_blocks_in_flight = 16;
+  // Of the secrets that name transfers; 0 draws one. Simulations set it.
+  uint64_t token_seed = 0;
+};
+
+inline constexpr size_t kMaxKvTailBytes = 1 << 20;
+
+// Since the start.
+struct KvTransferCounters {
+  uint64_t malformed_messages = 0;
+  uint64_t ignored_messages = 0;  // Late, duplicate, or not meant for us.
 };
 
 // The calls are thread-safe: they queue a command for the agent's thread, which
-// is the one that calls Poll(). `on_event` runs inside Poll().
+// is the one that calls Poll(). `on_event` runs inside Poll(). What has not
+// ended when the agent is destroyed never ends; the transport must be destroyed
+// before such blocks are freed.
 class KvTransferAgent {
  public:
   // Borrows all; they must outlive the agent.
@@ -100,6 +118,7 @@ class KvTransferAgent {
                        uint32_t num_tokens);
   // The first `num_blocks` blocks are final. REQUIRES: their writes are done.
   void PublishReadable(ExportId id, uint32_t num_blocks);
+  // REQUIRES: at most kMaxKvTailBytes.
   void PublishTail(ExportId id, std::string tail);
   // Ends the lease early. KvExportEnded still follows.
   void EndExport(ExportId id);
@@ -115,6 +134,8 @@ class KvTransferAgent {
   // it.
   void Wait(absl::Duration timeout);
   void Wake();
+
+  KvTransferCounters counters() const;  // Thread-safe.
 
  private:
   class Core;

@@ -31,7 +31,7 @@ struct RequestId {
 };
 
 struct SamplingParams {
-  float temperature = 1;  // 0: greedy
+  float temperature = 1;  // 0: greedy; else 1e-30 .. 100
   float top_p = 1;
   float min_p = 0;
   uint32_t top_k = 0;  // 0: off
@@ -62,12 +62,15 @@ struct GenerationRequest {
 // Limits on what a worker accepts; all named in its --help.
 struct RequestLimits {
   uint32_t vocab_size = 0;
-  uint32_t max_context_tokens = 0;  // Prompt and generated tokens together.
+  // Prompt and generated tokens together: the model's, or what the pool holds.
+  uint32_t max_context_tokens = 0;
+  bool context_limited_by_pool = false;
   uint32_t max_stop_token_ids = 128;
 };
 
-// INVALID_ARGUMENT naming the first bad field, before anything is allocated.
-// Pure. A request that passes can be served by an empty engine.
+// INVALID_ARGUMENT naming the first bad field (FieldError), before anything is
+// allocated. Pure. A request that passes can be served by an empty engine;
+// max_tokens beyond the context's end is no error.
 absl::Status ValidateRequest(const GenerationRequest& request,
                              const RequestLimits& limits);
 

@@ -2,73 +2,52 @@
 #ifndef BATON_ENGINE_LLM_ENGINE_H_
 #define BATON_ENGINE_LLM_ENGINE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "comm/kv_transfer_agent.h"
+#include "engine/deferred_release.h"
 #include "engine/device_stream.h"
+#include "engine/engine_options.h"
 #include "engine/generation_request.h"
+#include "engine/inbox.h"
+#include "engine/kv_cache_manager.h"
 #include "engine/model_runner.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
 #include "engine/token_sink.h"
+#include "engine/worker.h"
 #include "kernels/cpu_context.h"
 
 namespace baton {
-
-struct EngineOptions {
-  uint32_t max_running_requests = 64;
-  uint32_t max_waiting_requests = 1024;
-  // Rows of one prefill step, over all its sequences.
-  uint32_t max_batched_tokens = 512;
-  // Rows of one sequence in one prefill step; at most max_batched_tokens.
-  uint32_t max_chunk_tokens = 512;
-  // Decode steps between two prefill steps while both kinds of work wait.
-  uint32_t decode_steps_per_prefill = 1;
-};
-
-// What a step did, for metrics. A value; given to the observer on the engine
-// thread.
-struct StepStats {
-  bool prefill = false;
-  uint32_t rows = 0;
-  uint32_t sequences = 0;
-  uint32_t preemptions = 0;
-  absl::Duration schedule_time;  // CPU time of the loop around the step.
-  absl::Duration device_time;    // From launch to the sampling event.
-};
-
-// A snapshot, consistent enough for balancing and gauges.
-struct EngineLoad {
-  uint32_t running_requests = 0;
-  uint32_t waiting_requests = 0;
-  uint32_t importing_requests = 0;
-  uint32_t exporting_requests = 0;
-  uint32_t total_blocks = 0;
-  uint32_t free_blocks = 0;
-  uint32_t exported_blocks = 0;   // Leased to a peer.
-  uint32_t importing_blocks = 0;  // Being written by a transfer.
-  uint32_t deferred_blocks = 0;   // Freed, but a launched step may read them.
-  uint64_t pending_prefill_tokens = 0;
-};
 
 // What the engine works with; borrowed, all outlive it.
 struct EngineEnvironment {
   ModelRunner* model = nullptr;
   DeviceStream* stream = nullptr;
   KvPool* pool = nullptr;
-  KvTransferAgent* transfer =
-      nullptr;  // Null: kPrefill and kDecode are refused.
+  // Null: kPrefill and handles are refused.
+  KvTransferAgent* transfer = nullptr;
   const Clock* clock = nullptr;
   CpuContext cpu;                                  // For the sample kernel.
   std::function<void(const StepStats&)> observer;  // May be empty.
 };
 
-// Submit, Abort, OnTransferEvent, load, Wake: thread-safe. Everything else: the
-// engine thread, one at a time. All state of the rank is owned by that thread.
+// Submit, Abort, OnTransferEvent, limits, load, Wake: thread-safe. Everything
+// else: the engine thread, one at a time. All state of the rank is owned by
+// that thread; the inbox is the only way in, TokenSink the only way out.
 class LLMEngine {
  public:
   LLMEngine(const EngineOptions& options, const EngineEnvironment& environment);
@@ -79,9 +58,11 @@ class LLMEngine {
 
   // Validates, takes a place in the queue, and hands the request to the engine
   // thread. On an error the sink is never called:
-  //   INVALID_ARGUMENT    a field, or it can never fit the pool
-  //   RESOURCE_EXHAUSTED  max_waiting_requests
-  //   ALREADY_EXISTS      never returned here; the sink is told (OnFinished)
+  //   INVALID_ARGUMENT     a field
+  //   FAILED_PRECONDITION  a handle of another fingerprint; no transfer here
+  //   RESOURCE_EXHAUSTED   max_waiting_requests
+  // A live request with the same id and sample_index: the sink is told
+  // OnFinished(ALREADY_EXISTS).
   absl::Status Submit(GenerationRequest request, TokenSink* sink);
   // Ends one sample, or all; OnFinished(CANCELLED) follows. Unknown ids:
   // nothing.
@@ -89,7 +70,7 @@ class LLMEngine {
   // The transfer agent's events come in here.
   void OnTransferEvent(KvTransferEvent event);
 
-  const RequestLimits& limits() const;
+  const RequestLimits& limits() const { return limits_; }
   EngineLoad load() const;
 
   // One turn of the loop, without blocking: drain the inbox, commit what is
@@ -100,19 +81,68 @@ class LLMEngine {
   // Blocks until there may be something to do, or `timeout`. Only useful when
   // neither Advance nor the stream's Poll did anything.
   void WaitForWork(absl::Duration timeout);
-  void Wake();
+  void Wake() { inbox_.Wake(); }
 
   // Ends a running sequence's stay on the device, to be recomputed; false if it
-  // is not running. What the scheduler does under pressure, here by hand
-  // (tests).
+  // is not running, or its blocks are in a transfer. What the scheduler does
+  // under pressure, here by hand (tests).
   bool Preempt(const RequestId& id, uint32_t sample_index);
 
-  // Dies if the accounting of blocks, slots and sequences does not add up.
+  // Dies if the accounting of blocks and sequences does not add up.
   void CheckInvariants() const;
 
  private:
-  class Core;
-  std::unique_ptr<Core> core_;
+  using SequenceKey = std::pair<RequestId, uint32_t>;
+
+  // The turn's parts, in order; true if anything happened.
+  bool DrainInbox();
+  bool CommitDoneSteps();
+  bool EndLateSequences();
+  bool AdmitSequences();
+  bool LaunchNextStep(absl::Time turn_start);
+
+  void Accept(std::unique_ptr<SequenceMetadata> sequence);
+  void OnExportEnded(const KvExportEnded& event);
+  void OnImportEnded(const KvImportEnded& event);
+  void StartImport(SequenceMetadata* sequence);
+  void StartExport(SequenceMetadata* sequence);
+
+  void Commit(WorkerStepState* step);
+  void CommitRows(const ScheduledRows& rows);
+  void CommitSample(const SampleRow& sample, const SampledToken& drawn);
+  void AppendToken(SequenceMetadata* sequence, const SampledToken& drawn);
+  void ReportStep(const WorkerStepState& step);
+
+  // Ends it as soon as no transfer touches its blocks.
+  void End(SequenceMetadata* sequence, absl::Status status);
+  void Finish(SequenceMetadata* sequence, absl::Status status);
+  SequenceMetadata* FindById(SequenceId id) const;
+  void UpdateLoad();
+
+  const EngineOptions options_;
+  const EngineEnvironment environment_;
+  const ModelRunnerInfo model_;
+  const RequestLimits limits_;
+
+  Inbox inbox_;
+  // Submitted, and never yet admitted.
+  std::atomic<uint32_t> num_waiting_{0};
+  mutable absl::Mutex load_mutex_;
+  EngineLoad load_ ABSL_GUARDED_BY(load_mutex_);
+
+  // All below: the engine thread.
+  std::vector<EngineCommand> commands_;
+  // Live: submitted and drained, and the sink not yet told the end.
+  std::map<SequenceKey, std::unique_ptr<SequenceMetadata>> sequences_;
+  std::map<SequenceId, SequenceMetadata*> by_id_;
+  std::set<std::pair<absl::Time, SequenceId>> deadlines_;
+  SequenceId newest_sequence_;
+  KvCacheManager kv_;
+  Scheduler scheduler_;
+  Worker worker_;
+  DeferredRelease<std::unique_ptr<SequenceMetadata>> deferred_sequences_;
+  StepId newest_launched_;
+  StepId newest_done_;
 };
 
 }  // namespace baton

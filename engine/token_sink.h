@@ -32,7 +32,7 @@ class TokenSink {
   virtual ~TokenSink() = default;
   // kPrefill alone: blocks are reserved; a peer may open the transfer.
   virtual void OnKvHandle(const KvHandle& handle) = 0;
-  // Prompt tokens computed so far.
+  // kPrefill alone: prompt tokens computed so far.
   virtual void OnProgress(uint32_t computed_tokens) = 0;
   // first_token_index counts from the end of the original prompt.
   virtual void OnTokens(uint32_t first_token_index,

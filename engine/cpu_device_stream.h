@@ -1,0 +1,49 @@
+// A device stream whose device is whichever thread calls Poll().
+#ifndef BATON_ENGINE_CPU_DEVICE_STREAM_H_
+#define BATON_ENGINE_CPU_DEVICE_STREAM_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "engine/device_stream.h"
+
+namespace baton {
+
+// One engine thread enqueues; one device thread polls, which may be the same.
+// A ring of tasks, so nothing is allocated; dies when more than kMaxTasks wait.
+class CpuDeviceStream final : public DeviceStream {
+ public:
+  static constexpr uint64_t kMaxTasks = 64;
+
+  void Enqueue(DeviceTask task) override;
+  DeviceEvent RecordEvent() override;
+  bool HasFired(DeviceEvent event) const override;
+  // Runs the oldest task to its end.
+  bool Poll() override;
+
+  // Blocks until a task waits, Wake() was called, or `timeout` has passed. For
+  // a device thread with nothing to Poll().
+  void WaitForTask(absl::Duration timeout);
+  // Thread-safe: ends the present or the next WaitForTask.
+  void Wake();
+
+ private:
+  bool HasTaskOrWake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return woken_ || enqueued_ != started_;
+  }
+
+  std::atomic<uint64_t> done_{0};
+  mutable absl::Mutex mutex_;
+  std::array<DeviceTask, kMaxTasks> tasks_ ABSL_GUARDED_BY(mutex_);
+  uint64_t enqueued_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_CPU_DEVICE_STREAM_H_

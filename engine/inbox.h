@@ -1,0 +1,35 @@
+// The only door into the engine: what other threads ask of it.
+#ifndef BATON_ENGINE_INBOX_H_
+#define BATON_ENGINE_INBOX_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <variant>
+
+#include "base/mpsc_queue.h"
+#include "comm/kv_transfer_agent.h"
+#include "engine/generation_request.h"
+#include "engine/sequence.h"
+
+namespace baton {
+
+struct SubmitCommand {
+  std::unique_ptr<SequenceMetadata> sequence;
+};
+
+struct AbortCommand {
+  RequestId id;
+  std::optional<uint32_t> sample_index;  // Absent: all samples.
+};
+
+using EngineCommand =
+    std::variant<SubmitCommand, AbortCommand, KvTransferEvent>;
+
+// Bounded by its producers: submits by max_waiting_requests, transfer events by
+// the transfers that the engine started, aborts by one a call of a client.
+using Inbox = MpscQueue<EngineCommand>;
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_INBOX_H_

@@ -1,0 +1,36 @@
+// The end of a KV transfer: the tokens that the prefill side drew.
+//
+//   tail  := version{u32 = 1} count{u32} entry{count}
+//   entry := sample_index{u32} token{u32} logprob{u32, the float's bits}
+//
+// Little endian.
+#ifndef BATON_ENGINE_KV_TAIL_H_
+#define BATON_ENGINE_KV_TAIL_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace baton {
+
+struct KvTailEntry {
+  uint32_t sample_index = 0;
+  uint32_t token_id = 0;
+  float logprob = 0;
+};
+
+inline constexpr uint32_t kMaxKvTailEntries = 128;
+
+std::string EncodeKvTail(const std::vector<KvTailEntry>& entries);
+
+// DATA_LOSS for anything that EncodeKvTail does not make of at most
+// kMaxKvTailEntries entries with tokens below `vocab_size`.
+absl::StatusOr<std::vector<KvTailEntry>> DecodeKvTail(std::string_view bytes,
+                                                      uint32_t vocab_size);
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_KV_TAIL_H_

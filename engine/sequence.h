@@ -1,0 +1,120 @@
+// One sample of one request, inside the engine.
+#ifndef BATON_ENGINE_SEQUENCE_H_
+#define BATON_ENGINE_SEQUENCE_H_
+
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "engine/generation_request.h"
+#include "engine/ids.h"
+#include "engine/kv_block_range.h"
+#include "engine/token_sink.h"
+
+namespace baton {
+
+enum class SequencePhase {
+  kWaiting,      // In the queue: no blocks.
+  kImportingKv,  // Has its blocks; a transfer fills them.
+  kPrefilling,  // Has its blocks; steps compute its rows, the last one samples.
+  kDecoding,    // One row and one new token a step.
+  kExported,    // kPrefill, all computed: the lease is open.
+  kEnding,      // Over, but a transfer may still touch its blocks.
+  kFinished,    // The sink has been told.
+};
+inline constexpr int kNumSequencePhases = 7;
+
+constexpr bool IsLegalTransition(SequencePhase from, SequencePhase to) {
+  using enum SequencePhase;
+  switch (from) {
+    case kWaiting:
+      return to == kImportingKv ||  // Admitted with a handle.
+             to == kPrefilling ||   // Admitted without, or again.
+             to == kFinished;       // Aborted, late, or a duplicate.
+    case kImportingKv:
+      return to == kDecoding ||  // KvImportEnded, OK.
+             to == kEnding ||    // Aborted or late: CancelImport.
+             to == kFinished;    // KvImportEnded with an error, or the imported
+                                 // token ends it.
+    case kPrefilling:
+      return to == kDecoding ||  // The token after its last row is sampled.
+             to == kExported ||  // The same, in kPrefill.
+             to == kWaiting ||   // Preempted.
+             to ==
+                 kEnding ||  // Aborted, late or failed in kPrefill: EndExport.
+             to == kFinished;  // Aborted, late or failed; the token ends it;
+                               // KvExportEnded too early.
+    case kDecoding:
+      return to == kWaiting ||  // Preempted.
+             to == kFinished;   // Stop token, length, abort, deadline, failure.
+    case kExported:
+      return to == kEnding ||  // Aborted or late: EndExport.
+             to == kFinished;  // KvExportEnded.
+    case kEnding:
+      return to == kFinished;  // KvImportEnded or KvExportEnded.
+    case kFinished:
+      return false;
+  }
+  return false;
+}
+
+std::ostream& operator<<(std::ostream& out, SequencePhase phase);
+
+// Owned by the engine. Steps in flight point to it, so it is destroyed by
+// DeferredRelease. Rows are KV rows: row i belongs to tokens[i].
+struct SequenceMetadata {
+  SequenceMetadata(GenerationRequest from, TokenSink* to, absl::Time now);
+
+  // Constant after construction; its token_ids have moved to `tokens`.
+  GenerationRequest request;
+  TokenSink* const sink;
+  const absl::Time submit_time;
+
+  // Set once, when it reaches the engine thread.
+  SequenceId id;
+  // The number of tokens at which it ends: max_tokens or the context's end.
+  uint32_t max_total_tokens = 0;
+
+  std::vector<uint32_t> tokens;  // Prompt and generated; committed.
+  uint32_t computed_rows = 0;    // Rows [0, computed) are committed...
+  uint32_t inflight_rows = 0;    // ...and as many behind them launched.
+  // Counts its departures from the running set: a launched row of an older
+  // generation is ignored.
+  uint32_t generation = 0;
+  KvBlockRange kv;
+  bool imported = false;    // The handle's KV has come; never asked for again.
+  absl::Status end_status;  // In kEnding: what the sink will be told.
+
+  // For the outcome.
+  absl::Time first_admitted = absl::InfiniteFuture();
+  absl::Time transfer_started = absl::InfiniteFuture();
+  absl::Duration prefill_time;
+  absl::Duration transfer_time;
+  uint64_t transfer_bytes = 0;
+
+  SequencePhase phase() const { return phase_; }
+  // Dies unless IsLegalTransition.
+  void SetPhase(SequencePhase to);
+
+  uint32_t num_tokens() const { return static_cast<uint32_t>(tokens.size()); }
+  uint32_t output_tokens() const {
+    return num_tokens() - request.original_prompt_tokens;
+  }
+  uint32_t launched_rows() const { return computed_rows + inflight_rows; }
+  bool exports() const { return request.mode == RequestMode::kPrefill; }
+  // Waits for a transfer, not for steps, to fill its blocks.
+  bool imports() const { return request.kv_handle.has_value() && !imported; }
+
+ private:
+  SequencePhase phase_ = SequencePhase::kWaiting;
+};
+
+// Why the sequence ends with its newest token, or nullopt to go on.
+std::optional<FinishReason> FinishReasonOf(const SequenceMetadata& sequence);
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_SEQUENCE_H_

@@ -1,0 +1,449 @@
+#include "server/edge/config.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "server/edge/version.h"
+
+namespace baton {
+namespace {
+
+constexpr char kEnvironmentPrefix[] = "BATON_";
+constexpr int kExitBadConfiguration = 2;
+constexpr size_t kHelpWidth = 80;
+constexpr size_t kHelpIndent = 6;
+constexpr char kInformation[] = "Information";
+
+enum class Arity { kOne, kSwitch, kList, kPositional };
+
+std::string EnvironmentName(const std::string& flag) {
+  return kEnvironmentPrefix + absl::AsciiStrToUpper(flag);
+}
+
+// "--max-x=a-b" to "--max_x=a-b".
+std::string WithUnderscores(std::string argument) {
+  if (argument.compare(0, 2, "--") != 0) return argument;
+  const size_t end = std::min(argument.find('='), argument.size());
+  std::replace(argument.begin() + 2, argument.begin() + end, '-', '_');
+  return argument;
+}
+
+absl::Status CheckBounds(double value, const FlagSpec& spec) {
+  if (value >= spec.min && value <= spec.max) return absl::OkStatus();
+  if (std::isinf(spec.max)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("must be at least ", spec.min));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("must be ", spec.min, " .. ", spec.max));
+}
+
+// ---- one ParseValue and one FormatValue for each type -----------------------
+
+template <typename T>
+absl::Status ParseValue(const std::string& text, const FlagSpec& spec, T* v) {
+  if constexpr (std::is_integral_v<T>) {
+    if (!absl::SimpleAtoi(text, v))
+      return absl::InvalidArgumentError("not a whole number in range");
+  } else {
+    double wide = 0;
+    if (!absl::SimpleAtod(text, &wide) || !std::isfinite(wide))
+      return absl::InvalidArgumentError("not a finite number");
+    *v = static_cast<T>(wide);
+  }
+  return CheckBounds(static_cast<double>(*v), spec);
+}
+
+absl::Status ParseValue(const std::string& text, const FlagSpec&, bool* v) {
+  if (text == "true" || text == "1") {
+    *v = true;
+  } else if (text == "false" || text == "0") {
+    *v = false;
+  } else {
+    return absl::InvalidArgumentError("must be true or false");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseValue(const std::string& text, const FlagSpec&,
+                        std::string* v) {
+  *v = text;
+  return absl::OkStatus();
+}
+
+absl::Status ParseValue(const std::string& text, const FlagSpec& spec,
+                        absl::Duration* v) {
+  if (!absl::ParseDuration(text, v) || *v == absl::InfiniteDuration() ||
+      *v == -absl::InfiniteDuration()) {
+    return absl::InvalidArgumentError("not a duration such as 500ms or 1m30s");
+  }
+  return CheckBounds(absl::ToDoubleSeconds(*v), spec);
+}
+
+absl::Status ParseValue(const std::string& text, const FlagSpec& spec,
+                        ByteSize* v) {
+  const size_t unit_at =
+      std::min(text.find_first_not_of("0123456789"), text.size());
+  const std::string unit = text.substr(unit_at);
+  int shift = 0;
+  if (unit == "KiB") {
+    shift = 10;
+  } else if (unit == "MiB") {
+    shift = 20;
+  } else if (unit == "GiB") {
+    shift = 30;
+  } else if (!unit.empty()) {
+    shift = -1;
+  }
+  uint64_t count = 0;
+  if (shift < 0 || !absl::SimpleAtoi(text.substr(0, unit_at), &count) ||
+      count > (std::numeric_limits<uint64_t>::max() >> shift)) {
+    return absl::InvalidArgumentError(
+        "not a number of bytes such as 1048576, 512MiB or 4GiB");
+  }
+  v->bytes = count << shift;
+  return CheckBounds(static_cast<double>(v->bytes), spec);
+}
+
+absl::Status ParseValue(const std::string& text, const FlagSpec&,
+                        std::vector<std::string>* v) {
+  v->clear();
+  for (const auto part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    v->push_back(std::string(absl::StripAsciiWhitespace(part)));
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status ParseValue(const std::string& text, const FlagSpec& spec,
+                        std::optional<T>* v) {
+  return ParseValue(text, spec, &v->emplace());
+}
+
+template <typename T>
+std::string FormatValue(const T& v) {
+  return absl::StrCat(v);
+}
+std::string FormatValue(bool v) { return v ? "true" : "false"; }
+std::string FormatValue(const std::string& v) { return v; }
+std::string FormatValue(absl::Duration v) { return absl::FormatDuration(v); }
+std::string FormatValue(ByteSize v) {
+  for (const auto& [shift, unit] :
+       {std::pair{30, "GiB"}, {20, "MiB"}, {10, "KiB"}}) {
+    const uint64_t count = v.bytes >> shift;
+    if (count > 0 && count << shift == v.bytes)
+      return absl::StrCat(count, unit);
+  }
+  return absl::StrCat(v.bytes);
+}
+std::string FormatValue(const std::vector<std::string>& v) {
+  return absl::StrJoin(v, ",");
+}
+template <typename T>
+std::string FormatValue(const std::optional<T>& v) {
+  return v.has_value() ? FormatValue(*v) : "";
+}
+
+const char* TypeName(const int32_t*) { return "N"; }
+const char* TypeName(const uint32_t*) { return "N"; }
+const char* TypeName(const uint64_t*) { return "N"; }
+const char* TypeName(const float*) { return "X"; }
+const char* TypeName(const double*) { return "X"; }
+const char* TypeName(const bool*) { return ""; }
+const char* TypeName(const std::string*) { return "TEXT"; }
+const char* TypeName(const absl::Duration*) { return "DURATION"; }
+const char* TypeName(const ByteSize*) { return "BYTES"; }
+const char* TypeName(const std::vector<std::string>*) { return "TEXT,..."; }
+template <typename T>
+const char* TypeName(const std::optional<T>*) {
+  return TypeName(static_cast<const T*>(nullptr));
+}
+
+template <typename T>
+constexpr Arity ArityOf(const T*) {
+  if (std::is_same_v<T, bool> || std::is_same_v<T, std::optional<bool>>)
+    return Arity::kSwitch;
+  if (std::is_same_v<T, std::vector<std::string>>) return Arity::kList;
+  return Arity::kOne;
+}
+
+// `text` in lines of kHelpWidth, each indented.
+std::string Wrapped(const std::string& text) {
+  std::string out;
+  std::string line(kHelpIndent, ' ');
+  for (const auto word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    if (line.size() + 1 + word.size() > kHelpWidth) {
+      out += line + "\n";
+      line.assign(kHelpIndent, ' ');
+    }
+    if (line.size() > kHelpIndent) line += ' ';
+    line.append(word.data(), word.size());
+  }
+  return out + line + "\n";
+}
+
+FlagsOutcome Exit(int exit_code, std::string text) {
+  return {.run = false, .exit_code = exit_code, .text = std::move(text)};
+}
+
+}  // namespace
+
+struct Flags::Flag {
+  FlagSpec spec;
+  std::string group;
+  std::string type;
+  Arity arity = Arity::kOne;
+  Setter set;
+  Getter get;
+  std::string default_text;
+
+  CLI::Option* option = nullptr;           // While parsing.
+  std::optional<std::string> environment;  // The twin's value.
+
+  std::string Shown() const {
+    return arity == Arity::kPositional ? spec.name : "--" + spec.name;
+  }
+};
+
+Flags::Flags(std::string program, std::string description)
+    : program_(std::move(program)), description_(std::move(description)) {}
+Flags::~Flags() = default;
+
+void Flags::Group(std::string title) { group_ = std::move(title); }
+
+void Flags::Add(FlagTarget value, FlagSpec spec) {
+  std::visit(
+      [&](auto* target) {
+        AddWord(
+            spec, TypeName(target),
+            [target, spec](const std::string& text) {
+              return ParseValue(text, spec, target);
+            },
+            [target] { return FormatValue(*target); });
+        flags_.back()->arity = ArityOf(target);
+      },
+      value);
+}
+
+void Flags::AddPositional(std::string* value, FlagSpec spec) {
+  Add(value, std::move(spec));
+  flags_.back()->arity = Arity::kPositional;
+}
+
+void Flags::AddWord(FlagSpec spec, std::string type, Setter set, Getter get) {
+  auto flag = std::make_unique<Flag>();
+  flag->spec = std::move(spec);
+  flag->group = group_;
+  flag->type = std::move(type);
+  flag->set = std::move(set);
+  flag->default_text = get();
+  flag->get = std::move(get);
+  flags_.push_back(std::move(flag));
+}
+
+Flags& Flags::AddCommand(std::string name, std::string description) {
+  auto flags =
+      std::make_unique<Flags>(program_ + " " + name, std::move(description));
+  commands_.emplace_back(std::move(name), std::move(flags));
+  return *commands_.back().second;
+}
+
+const std::string& Flags::command() const { return command_; }
+
+// CLI11 splits arguments into options; values and their errors are ours.
+void Flags::Declare(CLI::App* app) {
+  app->set_help_flag();
+  for (const auto& flag : flags_) {
+    if (flag->arity == Arity::kSwitch) {
+      flag->option = app->add_flag(flag->Shown());
+    } else {
+      flag->option = app->add_option(flag->Shown())->expected(1);
+    }
+    flag->option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  }
+  for (const auto& [name, flags] : commands_) {
+    flags->Declare(app->add_subcommand(name));
+  }
+}
+
+bool Flags::TakeEnvironment(const std::string& name, const std::string& value) {
+  bool known = false;
+  for (const auto& flag : flags_) {
+    if (flag->spec.name != name || flag->arity == Arity::kPositional) continue;
+    flag->environment = value;
+    known = true;
+  }
+  for (const auto& [unused, flags] : commands_) {
+    known = flags->TakeEnvironment(name, value) || known;
+  }
+  return known;
+}
+
+absl::Status Flags::ReadEnvironment(const char* const* environment) {
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    const std::string entry = *environment;
+    if (entry.compare(0, std::strlen(kEnvironmentPrefix), kEnvironmentPrefix) !=
+        0)
+      continue;
+    const size_t equals = std::min(entry.find('='), entry.size());
+    const std::string key = entry.substr(0, equals);
+    const std::string name =
+        absl::AsciiStrToLower(key.substr(std::strlen(kEnvironmentPrefix)));
+    const std::string value =
+        equals < entry.size() ? entry.substr(equals + 1) : "";
+    if (EnvironmentName(name) != key || !TakeEnvironment(name, value)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(key, ": no such key; --help lists them"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Flags::Assign() {
+  for (const auto& flag : flags_) {
+    std::string key = flag->Shown();
+    std::string text;
+    const std::vector<std::string> given = flag->option->results();
+    if (given.size() > 1 && flag->arity != Arity::kList)
+      return absl::InvalidArgumentError(key + ": given more than once");
+    if (!given.empty()) {
+      text = absl::StrJoin(given, ",");
+    } else if (flag->environment.has_value()) {
+      key = EnvironmentName(flag->spec.name);
+      text = *flag->environment;
+    } else if (flag->spec.required) {
+      return absl::InvalidArgumentError(key + ": required");
+    } else {
+      continue;
+    }
+    if (absl::Status status = flag->set(text); !status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(key, ": ", status.message(), ", not \"", text, "\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Flags::AddBuiltIns() {
+  Group(kInformation);
+  Add(&help_, {.name = "help", .help = "Print this and exit."});
+  Add(&version_, {.name = "version", .help = "Print the version and exit."});
+  if (commands_.empty()) {
+    Add(&check_,
+        {.name = "check", .help = "Validate the configuration and exit."});
+  }
+  for (const auto& [unused, flags] : commands_) flags->AddBuiltIns();
+}
+
+bool Flags::Given(const std::string& name) const {
+  return std::any_of(flags_.begin(), flags_.end(), [&](const auto& flag) {
+    return flag->spec.name == name && flag->option->count() > 0;
+  });
+}
+
+FlagsOutcome Flags::Parse(std::span<const std::string> arguments,
+                          const char* const* environment,
+                          const std::function<absl::Status()>& validate) {
+  AddBuiltIns();
+  CLI::App app;
+  Declare(&app);
+  std::vector<std::string> reversed;  // As CLI11 wants them.
+  for (const std::string& argument : arguments) {
+    reversed.insert(reversed.begin(), WithUnderscores(argument));
+  }
+  try {
+    app.parse(std::move(reversed));
+  } catch (const CLI::ParseError& error) {
+    return Exit(kExitBadConfiguration,
+                program_ + ": " + error.what() + "; see --help\n");
+  }
+  Flags* active = this;
+  for (const auto& [name, flags] : commands_) {
+    if (!app.got_subcommand(name)) continue;
+    command_ = name;
+    active = flags.get();
+  }
+  if (Given("help") || active->Given("help")) return Exit(0, active->Help());
+  if (Given("version") || active->Given("version"))
+    return Exit(0, program_ + " " + kBatonVersion + "\n");
+
+  const absl::Status status = [&]() -> absl::Status {
+    if (!commands_.empty() && command_.empty())
+      return absl::InvalidArgumentError("a command is needed; see --help");
+    RETURN_IF_ERROR(ReadEnvironment(environment));
+    RETURN_IF_ERROR(Assign());
+    if (active != this) RETURN_IF_ERROR(active->Assign());
+    return validate ? validate() : absl::OkStatus();
+  }();
+  if (!status.ok()) {
+    return Exit(kExitBadConfiguration,
+                absl::StrCat(program_, ": ", status.message(), "\n"));
+  }
+  if (active->check_) return Exit(0, program_ + ": configuration is valid\n");
+  return {.run = true, .exit_code = 0, .text = ""};
+}
+
+std::optional<int> Flags::ParseOrExitCode(
+    int argc, char** argv, char** environment,
+    const std::function<absl::Status()>& validate) {
+  const std::vector<std::string> arguments(argv + std::min(argc, 1),
+                                           argv + argc);
+  const FlagsOutcome outcome = Parse(arguments, environment, validate);
+  if (outcome.run) return std::nullopt;
+  std::fputs(outcome.text.c_str(), outcome.exit_code == 0 ? stdout : stderr);
+  return outcome.exit_code;
+}
+
+std::string Flags::InForce() const {
+  std::string out;
+  for (const auto& flag : flags_) {
+    if (flag->group == kInformation) continue;
+    absl::StrAppend(&out, out.empty() ? "" : " ", flag->spec.name, "=",
+                    flag->get());
+  }
+  return out;
+}
+
+std::string Flags::Help() const {
+  std::string out = description_ + "\n\nUsage: " + program_;
+  out += commands_.empty() ? " [flags]" : " COMMAND [flags]";
+  for (const auto& flag : flags_) {
+    if (flag->arity == Arity::kPositional)
+      absl::StrAppend(&out, flag->spec.required ? " " : " [",
+                      absl::AsciiStrToUpper(flag->spec.name),
+                      flag->spec.required ? "" : "]");
+  }
+  out +=
+      "\nEvery --flag has a twin BATON_FLAG in the environment; the flag "
+      "wins.\n";
+  for (const auto& [name, flags] : commands_) {
+    absl::StrAppend(&out, out.back() == '\n' ? "\n" : "", "  ", name, "\n",
+                    Wrapped(flags->description_));
+  }
+  std::string group;
+  for (const auto& flag : flags_) {
+    if (flag->group != group) absl::StrAppend(&out, "\n", flag->group, ":\n");
+    group = flag->group;
+    absl::StrAppend(&out, "  ", flag->Shown(), flag->type.empty() ? "" : " ",
+                    flag->type, "\n");
+    std::string text = flag->spec.help;
+    if (flag->spec.required) text += " Required.";
+    if (!flag->default_text.empty())
+      absl::StrAppend(&text, " Default: ", flag->default_text, ".");
+    out += Wrapped(text);
+  }
+  return out;
+}
+
+}  // namespace baton

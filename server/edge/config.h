@@ -1,0 +1,162 @@
+// The flags of a process, each with a twin in the environment.
+//
+//   Flags flags("batond", "A Baton worker: token ids in, token ids out.");
+//   flags.Group("Engine");
+//   flags.Add(&o.threads, {.name = "threads", .help = "Kernel threads.",
+//                          .min = 1, .max = 256});
+//   if (auto code = flags.ParseOrExitCode(argc, argv, environ,
+//                                         [&] { return Validate(o); }))
+//     return *code;
+//
+// --threads=2, --threads 2 and BATON_THREADS=2 say the same; the flag beats the
+// environment, and dashes in a name are underscores. An unknown flag, an
+// unknown BATON_ key, a bad value or what `validate` refuses ends the start
+// with exit code 2 and the key's name. --help, --version and (without commands)
+// --check come with every Flags.
+#ifndef BATON_SERVER_EDGE_CONFIG_H_
+#define BATON_SERVER_EDGE_CONFIG_H_
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace baton {
+
+// A number of bytes: "1048576", "1MiB", "2GiB".
+struct ByteSize {
+  uint64_t bytes = 0;
+};
+
+// Where a flag's value goes. Durations are "30s" or "1m30s", lists have commas;
+// an optional that stays empty has no default.
+using FlagTarget =
+    std::variant<bool*, int32_t*, uint32_t*, uint64_t*, double*, std::string*,
+                 absl::Duration*, ByteSize*, std::vector<std::string>*,
+                 std::optional<bool>*, std::optional<uint32_t>*,
+                 std::optional<uint64_t>*, std::optional<float>*,
+                 std::optional<std::string>*, std::optional<ByteSize>*>;
+
+struct FlagSpec {
+  std::string name;  // snake_case
+  std::string help;  // One or more sentences, with the unit.
+  // Inclusive; of numbers, of a duration's seconds, of bytes.
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool required = false;
+};
+
+// What Parse decided. Not `run`: print `text` (to stdout if exit_code is 0,
+// else to stderr) and exit.
+struct FlagsOutcome {
+  bool run = false;
+  int exit_code = 0;
+  std::string text;
+};
+
+// Owned by main; thread-compatible. Values are borrowed and outlive the Flags;
+// what they hold when added is the default.
+class Flags {
+ public:
+  Flags(std::string program, std::string description);
+  ~Flags();
+
+  // The heading in --help of the flags that follow.
+  void Group(std::string title);
+
+  void Add(FlagTarget value, FlagSpec spec);
+
+  // One of several words.
+  template <typename E>
+  void AddChoice(E* value, std::vector<std::pair<std::string, E>> choices,
+                 FlagSpec spec);
+
+  // An argument that is no flag; no twin. In the order of the calls.
+  void AddPositional(std::string* value, FlagSpec spec);
+
+  // A subcommand with flags of its own: exactly one must be given. Its flags
+  // share the environment's names: BATON_SERVER serves all that have --server.
+  Flags& AddCommand(std::string name, std::string description);
+  // The one that was given.
+  const std::string& command() const;
+
+  // `arguments` without the program's name; `environment` as main has it.
+  // `validate` looks for contradictions: FieldError(flag, problem).
+  FlagsOutcome Parse(std::span<const std::string> arguments,
+                     const char* const* environment,
+                     const std::function<absl::Status()>& validate);
+  // The same, printing; nullopt: go on.
+  std::optional<int> ParseOrExitCode(
+      int argc, char** argv, char** environment,
+      const std::function<absl::Status()>& validate);
+
+  // "model=... role=prefill ...": every flag's value, for the first log line.
+  std::string InForce() const;
+
+ private:
+  struct Flag;
+  using Setter = std::function<absl::Status(const std::string& text)>;
+  using Getter = std::function<std::string()>;
+
+  void AddWord(FlagSpec spec, std::string type, Setter set, Getter get);
+  void Declare(CLI::App* app);
+  void AddBuiltIns();
+  bool Given(const std::string& name) const;
+  absl::Status ReadEnvironment(const char* const* environment);
+  // False: neither here nor in a command is such a flag.
+  bool TakeEnvironment(const std::string& name, const std::string& value);
+  absl::Status Assign();
+  std::string Help() const;
+
+  const std::string program_;
+  const std::string description_;
+  std::string group_ = "General";
+  std::vector<std::unique_ptr<Flag>> flags_;
+  std::vector<std::pair<std::string, std::unique_ptr<Flags>>> commands_;
+  std::string command_;
+  bool help_ = false;
+  bool version_ = false;
+  bool check_ = false;
+};
+
+template <typename E>
+void Flags::AddChoice(E* value, std::vector<std::pair<std::string, E>> choices,
+                      FlagSpec spec) {
+  std::string type;
+  for (const auto& [word, unused] : choices) {
+    type += (type.empty() ? "" : "|") + word;
+  }
+  AddWord(
+      std::move(spec), type,
+      [value, choices, type](const std::string& text) {
+        for (const auto& [word, choice] : choices) {
+          if (word != text) continue;
+          *value = choice;
+          return absl::OkStatus();
+        }
+        return absl::InvalidArgumentError("must be " + type);
+      },
+      [value, choices] {
+        for (const auto& [word, choice] : choices) {
+          if (choice == *value) return word;
+        }
+        return std::string();
+      });
+}
+
+}  // namespace baton
+
+#endif  // BATON_SERVER_EDGE_CONFIG_H_

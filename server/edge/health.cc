@@ -1,0 +1,20 @@
+#include "server/edge/health.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+
+namespace baton {
+
+void EnableHealthAndReflection() {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+}
+
+void SetReadiness(grpc::Server* server, bool serving) {
+  grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
+  health->SetServingStatus("", serving);
+  health->SetServingStatus("readiness", serving);
+  health->SetServingStatus("liveness", true);
+}
+
+}  // namespace baton

@@ -1,0 +1,128 @@
+#include "server/edge/metrics.h"
+
+#include <civetweb.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace baton {
+namespace {
+
+constexpr char kThreads[] = "2";
+// A scraper that sends nothing for so long is dropped.
+constexpr char kRequestTimeoutMilliseconds[] = "2000";
+
+int Respond(mg_connection* connection, int code, const char* reason,
+            const std::string& body) {
+  mg_printf(connection,
+            "HTTP/1.1 %d %s\r\nContent-Type: text/plain; version=0.0.4; "
+            "charset=utf-8\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
+            code, reason, body.size());
+  mg_write(connection, body.data(), body.size());
+  return code;
+}
+
+}  // namespace
+
+const prometheus::Histogram::BucketBoundaries& LatencyBuckets() {
+  static const auto* const buckets =
+      new prometheus::Histogram::BucketBoundaries{
+          0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+          0.25,   0.5,     1,      2.5,   5,      10,    25,   50,    100};
+  return *buckets;
+}
+
+HistogramBatch::HistogramBatch(
+    const prometheus::Histogram::BucketBoundaries& boundaries)
+    : boundaries_(boundaries), counts_(boundaries.size() + 1) {}
+
+void HistogramBatch::Observe(double value) {
+  const auto bucket =
+      std::lower_bound(boundaries_.begin(), boundaries_.end(), value);
+  ++counts_[bucket - boundaries_.begin()];
+  sum_ += value;
+  empty_ = false;
+}
+
+void HistogramBatch::FlushTo(prometheus::Histogram* histogram) {
+  if (empty_) return;
+  histogram->ObserveMultiple(counts_, sum_);
+  std::fill(counts_.begin(), counts_.end(), 0);
+  sum_ = 0;
+  empty_ = true;
+}
+
+class MetricsServer::Http {
+ public:
+  explicit Http(MetricsServerOptions options) : options_(std::move(options)) {}
+  ~Http() {
+    if (context_ != nullptr) mg_stop(context_);
+  }
+
+  absl::Status Listen() {
+    const char* const settings[] = {"listening_ports",
+                                    options_.address.c_str(),
+                                    "num_threads",
+                                    kThreads,
+                                    "request_timeout_ms",
+                                    kRequestTimeoutMilliseconds,
+                                    nullptr};
+    mg_callbacks callbacks = {};
+    context_ = mg_start(&callbacks, this, const_cast<const char**>(settings));
+    if (context_ == nullptr)
+      return absl::UnavailableError("cannot listen on " + options_.address);
+    mg_set_request_handler(context_, "/metrics$", &Metrics, this);
+    mg_set_request_handler(context_, "/healthz$", &Healthz, this);
+    mg_set_request_handler(context_, "/readyz$", &Readyz, this);
+    mg_set_request_handler(context_, "/**", &NotFound, this);
+    return absl::OkStatus();
+  }
+
+  int port() const {
+    mg_server_port port = {};
+    return mg_get_server_ports(context_, 1, &port) == 1 ? port.port : 0;
+  }
+
+ private:
+  static int Metrics(mg_connection* connection, void* self) {
+    const MetricsServerOptions& options = static_cast<Http*>(self)->options_;
+    if (options.before_scrape) options.before_scrape();
+    return Respond(
+        connection, 200, "OK",
+        prometheus::TextSerializer().Serialize(options.registry->Collect()));
+  }
+  static int Healthz(mg_connection* connection, void*) {
+    return Respond(connection, 200, "OK", "ok\n");
+  }
+  static int Readyz(mg_connection* connection, void* self) {
+    const MetricsServerOptions& options = static_cast<Http*>(self)->options_;
+    return options.ready()
+               ? Respond(connection, 200, "OK", "ok\n")
+               : Respond(connection, 503, "Service Unavailable", "not ready\n");
+  }
+  static int NotFound(mg_connection* connection, void*) {
+    return Respond(connection, 404, "Not Found", "not found\n");
+  }
+
+  const MetricsServerOptions options_;
+  mg_context* context_ = nullptr;
+};
+
+MetricsServer::MetricsServer(std::unique_ptr<Http> http)
+    : http_(std::move(http)) {}
+MetricsServer::~MetricsServer() = default;
+
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
+    MetricsServerOptions options) {
+  auto http = std::make_unique<Http>(std::move(options));
+  if (absl::Status status = http->Listen(); !status.ok()) return status;
+  return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(http)));
+}
+
+int MetricsServer::port() const { return http_->port(); }
+
+}  // namespace baton

@@ -1,0 +1,71 @@
+// What the router knows a worker to be, and the route of one request.
+#ifndef BATON_SERVER_ROUTER_WORKER_STATE_H_
+#define BATON_SERVER_ROUTER_WORKER_STATE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/strong_int.h"
+
+namespace baton {
+
+// Position in the router's list of workers.
+BATON_DEFINE_STRONG_INT(WorkerId, uint32_t);
+
+enum class WorkerState : uint8_t {
+  kUnknown,    // Not heard from since the router's start.
+  kReady,      // Serves, and fits the others.
+  kSuspect,    // A request found it unavailable: the last choice until probed.
+  kUnhealthy,  // A probe failed, or it says that it does not serve.
+  kRefused,    // Serves another model, text, role or version of the numerics.
+};
+inline constexpr int kNumWorkerStates = 5;
+
+// Only WorkerPool moves a worker from one state to another.
+constexpr bool IsLegalTransition(WorkerState from, WorkerState to) {
+  using enum WorkerState;
+  switch (from) {
+    case kUnknown:    // First probe: good, failed, or a worker that is wrong.
+    case kUnhealthy:  // A later one.
+      return to == kReady || to == kUnhealthy || to == kRefused;
+    case kReady:  // Besides, a request's UNAVAILABLE.
+      return to == kReady || to == kSuspect || to == kUnhealthy ||
+             to == kRefused;
+    case kSuspect:  // The next probe, or one more request's UNAVAILABLE.
+      return to == kReady || to == kSuspect || to == kUnhealthy ||
+             to == kRefused;
+    case kRefused:  // Another process answers at the address, or the others
+                    // went away that it did not fit.
+      return to == kReady || to == kUnhealthy || to == kRefused;
+  }
+  return false;
+}
+
+constexpr std::string_view WorkerStateName(WorkerState state) {
+  switch (state) {
+    case WorkerState::kUnknown:
+      return "unknown";
+    case WorkerState::kReady:
+      return "ready";
+    case WorkerState::kSuspect:
+      return "suspect";
+    case WorkerState::kUnhealthy:
+      return "unhealthy";
+    case WorkerState::kRefused:
+      return "refused";
+  }
+  return "";
+}
+
+// The workers of one attempt.
+struct Route {
+  std::optional<WorkerId> prefill;  // Absent: `decode` computes the prompt too.
+  WorkerId decode;
+  std::string fingerprint;  // Of both.
+};
+
+}  // namespace baton
+
+#endif  // BATON_SERVER_ROUTER_WORKER_STATE_H_

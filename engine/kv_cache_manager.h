@@ -42,7 +42,7 @@ class KvCacheManager {
 
   uint32_t num_blocks() const { return allocator_.num_blocks(); }
   uint32_t num_free() const { return allocator_.num_free(); }
-  // Blocks of all ranges in a state. kQuarantined: those to be free soon.
+  // Blocks of all ranges in a state; kQuarantined: those to be free soon.
   uint32_t num_in(KvRangeState state) const {
     return blocks_in_[static_cast<int>(state)];
   }
@@ -52,10 +52,14 @@ class KvCacheManager {
   void CheckInvariants(std::span<const KvBlockRange* const> ranges) const;
 
  private:
+  void Free(KvBlockRange* range);
   void Move(KvBlockRange* range, KvRangeState to);
+  uint32_t& CountIn(KvRangeState state) {
+    return blocks_in_[static_cast<int>(state)];
+  }
 
   BlockAllocator allocator_;
-  DeferredRelease<std::vector<BlockId>> quarantine_;
+  DeferredRelease<KvBlockRange> quarantine_;
   StepId newest_launched_;
   StepId newest_done_;
   std::array<uint32_t, kNumKvRangeStates> blocks_in_ = {};

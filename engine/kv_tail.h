@@ -27,7 +27,7 @@ inline constexpr uint32_t kMaxKvTailEntries = 128;
 std::string EncodeKvTail(const std::vector<KvTailEntry>& entries);
 
 // DATA_LOSS for anything that EncodeKvTail does not make of at most
-// kMaxKvTailEntries entries with tokens below `vocab_size`.
+// kMaxKvTailEntries entries with tokens below `vocab_size` and finite logprobs.
 absl::StatusOr<std::vector<KvTailEntry>> DecodeKvTail(std::string_view bytes,
                                                       uint32_t vocab_size);
 

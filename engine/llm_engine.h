@@ -14,6 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -30,6 +31,7 @@
 #include "engine/token_sink.h"
 #include "engine/worker.h"
 #include "kernels/cpu_context.h"
+#include "kernels/sample.h"
 
 namespace baton {
 
@@ -76,7 +78,7 @@ class LLMEngine {
   // One turn of the loop, without blocking: drain the inbox, commit what is
   // done, plan and launch the next step. True if anything happened.
   bool Advance();
-  // No request, no step in flight, no block out.
+  // No request, nothing in the stream, no block out.
   bool idle() const;
   // Blocks until there may be something to do, or `timeout`. Only useful when
   // neither Advance nor the stream's Poll did anything.
@@ -97,27 +99,36 @@ class LLMEngine {
   // The turn's parts, in order; true if anything happened.
   bool DrainInbox();
   bool CommitDoneSteps();
-  bool EndLateSequences();
+  bool EndLateSequences(absl::Time now);
   bool AdmitSequences();
   bool LaunchNextStep(absl::Time turn_start);
+  void UpdateLoad();
 
-  void Accept(std::unique_ptr<SequenceMetadata> sequence);
+  absl::Status CheckTransfer(const GenerationRequest& request) const;
+
+  void OnCommand(SubmitCommand& command);
+  void OnCommand(AbortCommand& command);
+  void OnCommand(KvTransferEvent& event);
   void OnExportEnded(const KvExportEnded& event);
   void OnImportEnded(const KvImportEnded& event);
-  void StartImport(SequenceMetadata* sequence);
-  void StartExport(SequenceMetadata* sequence);
+  absl::StatusOr<SampledToken> ImportedToken(const SequenceMetadata& sequence,
+                                             const KvImportEnded& event) const;
 
-  void Commit(WorkerStepState* step);
+  void StartExport(SequenceMetadata* sequence);
+  void StartImport(SequenceMetadata* sequence);
   void CommitRows(const ScheduledRows& rows);
-  void CommitSample(const SampleRow& sample, const SampledToken& drawn);
+  // `drawn`: null if the row was not sampleable.
+  void CommitSample(const SampleRow& sample, const SampledToken* drawn);
   void AppendToken(SequenceMetadata* sequence, const SampledToken& drawn);
-  void ReportStep(const WorkerStepState& step);
+  void ReportStep(const WorkerStepState& step) const;
 
   // Ends it as soon as no transfer touches its blocks.
   void End(SequenceMetadata* sequence, absl::Status status);
-  void Finish(SequenceMetadata* sequence, absl::Status status);
-  SequenceMetadata* FindById(SequenceId id) const;
-  void UpdateLoad();
+  // REQUIRES: it is in no queue, and no transfer touches its blocks.
+  void Finish(SequenceMetadata* sequence, const absl::Status& status);
+  void TellFinished(const SequenceMetadata& sequence,
+                    const absl::Status& status) const;
+  SequenceMetadata& Live(SequenceId id) const;
 
   const EngineOptions options_;
   const EngineEnvironment environment_;
@@ -143,6 +154,7 @@ class LLMEngine {
   DeferredRelease<std::unique_ptr<SequenceMetadata>> deferred_sequences_;
   StepId newest_launched_;
   StepId newest_done_;
+  uint32_t num_exporting_ = 0;
 };
 
 }  // namespace baton

@@ -37,16 +37,13 @@ constexpr bool IsLegalTransition(SequencePhase from, SequencePhase to) {
     case kImportingKv:
       return to == kDecoding ||  // KvImportEnded, OK.
              to == kEnding ||    // Aborted or late: CancelImport.
-             to == kFinished;    // KvImportEnded with an error, or the imported
-                                 // token ends it.
+             to == kFinished;    // KvImportEnded, an error.
     case kPrefilling:
       return to == kDecoding ||  // The token after its last row is sampled.
              to == kExported ||  // The same, in kPrefill.
              to == kWaiting ||   // Preempted.
-             to ==
-                 kEnding ||  // Aborted, late or failed in kPrefill: EndExport.
-             to == kFinished;  // Aborted, late or failed; the token ends it;
-                               // KvExportEnded too early.
+             to == kEnding ||  // Aborted, late, failed in kPrefill: EndExport.
+             to == kFinished;  // The same in other modes; KvExportEnded early.
     case kDecoding:
       return to == kWaiting ||  // Preempted.
              to == kFinished;   // Stop token, length, abort, deadline, failure.
@@ -90,7 +87,6 @@ struct SequenceMetadata {
 
   // For the outcome.
   absl::Time first_admitted = absl::InfiniteFuture();
-  absl::Time transfer_started = absl::InfiniteFuture();
   absl::Duration prefill_time;
   absl::Duration transfer_time;
   uint64_t transfer_bytes = 0;

@@ -12,6 +12,7 @@
 #include "engine/model_runner.h"
 #include "engine/worker_step_state.h"
 #include "kernels/cpu_context.h"
+#include "kernels/matrix_view.h"
 
 namespace baton {
 
@@ -31,7 +32,7 @@ class Worker {
   // `depth`: steps in flight at most. `pool_blocks` bounds the block tables.
   Worker(const EngineOptions& options, const Device& device, int depth,
          uint32_t pool_blocks);
-  // REQUIRES: no step in flight.
+  // REQUIRES: idle().
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -45,6 +46,8 @@ class Worker {
   void LaunchSample(WorkerStepState* step);
 
   int num_in_flight() const { return num_in_flight_; }
+  // No step in flight, and no task of ours left in the stream.
+  bool idle() const;
   // The i-th oldest launched step.
   const WorkerStepState& in_flight(int i) const;
   // The oldest step if its event has fired, else null.
@@ -53,18 +56,24 @@ class Worker {
   void Retire(WorkerStepState* step);
 
  private:
+  // What a task on the device gets.
   struct Slot {
-    Worker* worker = nullptr;
+    const Device* device = nullptr;
     WorkerStepState step;
   };
+
+  static void CopyInputs(WorkerStepState* step);
+  Slot* SlotOf(const WorkerStepState* step) const;
+  // On the device thread.
   static void RunForward(void* slot);
   static void RunSample(void* slot);
-  Slot& SlotOf(WorkerStepState* step);
+  static MatrixView<float> LogitsOf(Slot* slot);
 
   const Device device_;
   std::vector<std::unique_ptr<Slot>> ring_;
   int oldest_ = 0;
   int num_in_flight_ = 0;
+  DeviceEvent newest_event_;
 };
 
 }  // namespace baton

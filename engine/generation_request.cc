@@ -1,0 +1,103 @@
+#include "engine/generation_request.h"
+
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
+
+namespace baton {
+namespace {
+
+constexpr float kMaxTemperature = 100;
+// Its inverse, times any logit of a model, is still finite.
+constexpr float kMinTemperature = 1e-30f;
+
+// False for NaN, infinities and subnormals, which no kernel should meet.
+bool InRange(float value, float low, float high) {
+  return value >= low && value <= high &&
+         std::fpclassify(value) != FP_SUBNORMAL;
+}
+
+absl::Status ValidatePrompt(const GenerationRequest& request,
+                            const RequestLimits& limits) {
+  if (request.token_ids.empty()) return FieldError("prompt", "is empty");
+  if (request.token_ids.size() >= limits.max_context_tokens) {
+    return FieldError(
+        "prompt",
+        absl::StrCat(request.token_ids.size(),
+                     " tokens leave no room for an answer in a context of ",
+                     limits.max_context_tokens,
+                     limits.context_limited_by_pool
+                         ? " (as much as --kv_cache_bytes holds)"
+                         : ""));
+  }
+  for (uint32_t token : request.token_ids) {
+    if (token >= limits.vocab_size) {
+      return FieldError("prompt",
+                        absl::StrCat("token id ", token,
+                                     " is not below the vocabulary's size, ",
+                                     limits.vocab_size));
+    }
+  }
+  if (request.original_prompt_tokens == 0 ||
+      request.original_prompt_tokens > request.token_ids.size()) {
+    return FieldError("original_prompt_tokens",
+                      "must be 1 .. the number of token_ids");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateSampling(const SamplingParams& sampling) {
+  if (sampling.temperature != 0 &&
+      !InRange(sampling.temperature, kMinTemperature, kMaxTemperature)) {
+    return FieldError("sampling.temperature", "must be 0, or 1e-30 .. 100");
+  }
+  if (!InRange(sampling.top_p, 0, 1) || sampling.top_p == 0) {
+    return FieldError("sampling.top_p", "must be above 0 and at most 1");
+  }
+  if (!InRange(sampling.min_p, 0, 1)) {
+    return FieldError("sampling.min_p", "must be 0 .. 1");
+  }
+  if (sampling.top_k > 0x7fffffff) {
+    return FieldError("sampling.top_k", "must be 0 .. 2147483647");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateStopping(const GenerationRequest& request,
+                              const RequestLimits& limits) {
+  const size_t resumed =
+      request.token_ids.size() - request.original_prompt_tokens;
+  if (request.max_tokens <= resumed) {
+    return FieldError("stopping.max_tokens",
+                      absl::StrCat("must be above the ", resumed,
+                                   " tokens that are there already"));
+  }
+  if (request.stop_token_ids.size() > limits.max_stop_token_ids) {
+    return FieldError(
+        "stopping.stop_token_ids",
+        absl::StrCat("at most ", limits.max_stop_token_ids, " ids"));
+  }
+  for (uint32_t token : request.stop_token_ids) {
+    if (token >= limits.vocab_size) {
+      return FieldError(
+          "stopping.stop_token_ids",
+          absl::StrCat("id ", token, " is not below the vocabulary's size, ",
+                       limits.vocab_size));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidateRequest(const GenerationRequest& request,
+                             const RequestLimits& limits) {
+  RETURN_IF_ERROR(ValidatePrompt(request, limits));
+  RETURN_IF_ERROR(ValidateSampling(request.sampling));
+  return ValidateStopping(request, limits);
+}
+
+}  // namespace baton

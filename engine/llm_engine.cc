@@ -1,0 +1,416 @@
+#include "engine/llm_engine.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "engine/kv_tail.h"
+
+namespace baton {
+namespace {
+
+// Steps in flight at most.
+constexpr int kDepth = 1;
+
+RequestLimits MakeLimits(const ModelRunnerInfo& model, const KvPool& pool) {
+  const uint64_t pool_tokens =
+      uint64_t{pool.num_blocks()} * CacheSpec::kBlockTokens;
+  RequestLimits limits;
+  limits.vocab_size = model.vocab_size;
+  limits.context_limited_by_pool = pool_tokens < model.max_context_tokens;
+  limits.max_context_tokens = static_cast<uint32_t>(
+      std::min<uint64_t>(pool_tokens, model.max_context_tokens));
+  return limits;
+}
+
+void WakeInbox(void* inbox) { static_cast<Inbox*>(inbox)->Wake(); }
+
+Worker::Device MakeDevice(const EngineEnvironment& environment, Inbox* inbox) {
+  return {.model = environment.model,
+          .stream = environment.stream,
+          .clock = environment.clock,
+          .cpu = environment.cpu,
+          .after_step = {&WakeInbox, inbox}};
+}
+
+// Takes one of `limit` places, counted in `*taken`; false if there is none.
+bool TakePlace(uint32_t limit, std::atomic<uint32_t>* taken) {
+  uint32_t now = taken->load();
+  while (now < limit) {
+    if (taken->compare_exchange_weak(now, now + 1)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+LLMEngine::LLMEngine(const EngineOptions& options,
+                     const EngineEnvironment& environment)
+    : options_(options),
+      environment_(environment),
+      model_(environment.model->info()),
+      limits_(MakeLimits(model_, *environment.pool)),
+      kv_(model_.cache, environment.pool),
+      scheduler_(options, &kv_),
+      worker_(options, MakeDevice(environment, &inbox_), kDepth,
+              environment.pool->num_blocks()) {
+  if (limits_.context_limited_by_pool) {
+    LOG(WARNING) << "context " << limits_.max_context_tokens << " of "
+                 << model_.max_context_tokens
+                 << " tokens: the KV pool holds no more";
+  }
+  UpdateLoad();
+}
+
+LLMEngine::~LLMEngine() { CHECK(idle()); }
+
+absl::Status LLMEngine::Submit(GenerationRequest request, TokenSink* sink) {
+  RETURN_IF_ERROR(ValidateRequest(request, limits_));
+  RETURN_IF_ERROR(CheckTransfer(request));
+  if (!TakePlace(options_.max_waiting_requests, &num_waiting_)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(options_.max_waiting_requests, " requests wait already"));
+  }
+  inbox_.Push(SubmitCommand{std::make_unique<SequenceMetadata>(
+      std::move(request), sink, environment_.clock->Now())});
+  return absl::OkStatus();
+}
+
+void LLMEngine::Abort(const RequestId& id,
+                      std::optional<uint32_t> sample_index) {
+  inbox_.Push(AbortCommand{id, sample_index});
+}
+
+void LLMEngine::OnTransferEvent(KvTransferEvent event) {
+  inbox_.Push(std::move(event));
+}
+
+EngineLoad LLMEngine::load() const {
+  absl::MutexLock lock(&load_mutex_);
+  return load_;
+}
+
+bool LLMEngine::Advance() {
+  const absl::Time turn_start = environment_.clock->Now();
+  bool busy = DrainInbox();
+  busy |= CommitDoneSteps();
+  busy |= EndLateSequences(turn_start);
+  busy |= AdmitSequences();
+  busy |= LaunchNextStep(turn_start);
+  if (!busy) return false;
+  deferred_sequences_.Collect(newest_done_,
+                              [](const std::unique_ptr<SequenceMetadata>&) {});
+  UpdateLoad();
+  if (idle()) CheckInvariants();
+  return true;
+}
+
+bool LLMEngine::idle() const {
+  return num_waiting_.load() == 0 && sequences_.empty() && worker_.idle() &&
+         kv_.num_free() == kv_.num_blocks();
+}
+
+void LLMEngine::WaitForWork(absl::Duration timeout) {
+  if (!deadlines_.empty()) {
+    const absl::Time next = deadlines_.begin()->first;
+    timeout = std::min(timeout, next - environment_.clock->Now());
+  }
+  inbox_.WaitForItem(timeout);
+}
+
+bool LLMEngine::Preempt(const RequestId& id, uint32_t sample_index) {
+  const auto found = sequences_.find({id, sample_index});
+  if (found == sequences_.end()) return false;
+  if (!Scheduler::CanPreempt(*found->second)) return false;
+  scheduler_.Preempt(found->second.get());
+  return true;
+}
+
+bool LLMEngine::DrainInbox() {
+  inbox_.Drain(&commands_);
+  for (EngineCommand& command : commands_) {
+    std::visit([this](auto& known) { OnCommand(known); }, command);
+  }
+  const bool busy = !commands_.empty();
+  commands_.clear();
+  return busy;
+}
+
+void LLMEngine::OnCommand(SubmitCommand& command) {
+  SequenceMetadata* sequence = command.sequence.get();
+  const GenerationRequest& request = sequence->request;
+  const auto [place, is_new] = sequences_.try_emplace(
+      {request.id, request.sample_index}, std::move(command.sequence));
+  if (!is_new) {
+    --num_waiting_;
+    TellFinished(*sequence, absl::AlreadyExistsError("the request is live"));
+    return;
+  }
+  sequence->id = ++newest_sequence_;
+  sequence->max_total_tokens = static_cast<uint32_t>(std::min<uint64_t>(
+      uint64_t{request.original_prompt_tokens} + request.max_tokens,
+      limits_.max_context_tokens));
+  by_id_.emplace(sequence->id, sequence);
+  if (request.deadline != absl::InfiniteFuture()) {
+    deadlines_.emplace(request.deadline, sequence->id);
+  }
+  scheduler_.Enqueue(sequence);
+}
+
+void LLMEngine::OnCommand(AbortCommand& command) {
+  const uint32_t first = command.sample_index.value_or(0);
+  auto place = sequences_.lower_bound({command.id, first});
+  while (place != sequences_.end() && place->first.first == command.id) {
+    const auto& [key, sequence] = *place++;  // End may erase it.
+    if (command.sample_index.has_value() && key.second != first) break;
+    End(sequence.get(), absl::CancelledError("aborted"));
+  }
+}
+
+void LLMEngine::OnCommand(KvTransferEvent& event) {
+  if (const auto* ended = std::get_if<KvExportEnded>(&event)) {
+    OnExportEnded(*ended);
+  } else {
+    OnImportEnded(std::get<KvImportEnded>(event));
+  }
+}
+
+bool LLMEngine::CommitDoneSteps() {
+  bool busy = false;
+  while (WorkerStepState* step = worker_.OldestDone()) {
+    const SchedulerOutput& plan = step->plan;
+    for (const ScheduledRows& rows : plan.rows) CommitRows(rows);
+    for (size_t i = 0; i < plan.samples.size(); ++i) {
+      CommitSample(plan.samples[i], step->sampled.sampleable[i] != 0
+                                        ? &step->sampled.tokens[i]
+                                        : nullptr);
+    }
+    newest_done_ = plan.step;
+    kv_.StepDone(plan.step);
+    ReportStep(*step);
+    worker_.Retire(step);
+    busy = true;
+  }
+  return busy;
+}
+
+void LLMEngine::CommitRows(const ScheduledRows& rows) {
+  SequenceMetadata* sequence = rows.sequence;
+  if (sequence->generation != rows.generation) return;  // It left meanwhile.
+  sequence->computed_rows += rows.num_rows;
+  sequence->inflight_rows -= rows.num_rows;
+  if (!sequence->exports()) return;
+  const uint32_t computed = sequence->computed_rows;
+  const uint32_t readable = computed == sequence->num_tokens()
+                                ? KvCacheManager::BlocksFor(computed)
+                                : computed / CacheSpec::kBlockTokens;
+  if (readable > 0) {
+    environment_.transfer->PublishReadable(ExportId(sequence->id.value()),
+                                           readable);
+  }
+  sequence->sink->OnProgress(computed);
+}
+
+void LLMEngine::CommitSample(const SampleRow& sample,
+                             const SampledToken* drawn) {
+  SequenceMetadata* sequence = sample.sequence;
+  if (sequence->generation != sample.generation) return;  // It left meanwhile.
+  if (drawn == nullptr) {
+    End(sequence, absl::InternalError("the logits are no distribution"));
+    return;
+  }
+  if (sequence->exports()) {
+    scheduler_.Remove(sequence);
+    sequence->SetPhase(SequencePhase::kExported);
+  } else if (sequence->phase() == SequencePhase::kPrefilling) {
+    kv_.Transition(&sequence->kv, KvRangeState::kOwned);
+    sequence->SetPhase(SequencePhase::kDecoding);
+  }
+  if (sequence->prefill_time == absl::ZeroDuration() && !sequence->imported) {
+    sequence->prefill_time =
+        environment_.clock->Now() - sequence->first_admitted;
+  }
+  AppendToken(sequence, *drawn);
+}
+
+void LLMEngine::AppendToken(SequenceMetadata* sequence,
+                            const SampledToken& drawn) {
+  const uint32_t index = sequence->output_tokens();
+  sequence->tokens.push_back(drawn.token_id);
+  sequence->sink->OnTokens(index, {&drawn.token_id, 1}, {&drawn.logprob, 1});
+  if (sequence->exports()) {
+    environment_.transfer->PublishTail(
+        ExportId(sequence->id.value()),
+        EncodeKvTail({{.sample_index = sequence->request.sample_index,
+                       .token_id = drawn.token_id,
+                       .logprob = drawn.logprob}}));
+    return;
+  }
+  if (FinishReasonOf(*sequence).has_value()) {
+    End(sequence, absl::OkStatus());
+  }
+}
+
+void LLMEngine::ReportStep(const WorkerStepState& step) const {
+  if (!environment_.observer) return;
+  environment_.observer(
+      {.prefill = step.plan.type == StepType::kPrefill,
+       .rows = step.plan.num_rows,
+       .sequences = static_cast<uint32_t>(step.plan.rows.size()),
+       .preemptions = step.plan.preemptions,
+       .schedule_time = step.schedule_time,
+       .device_time = step.device_end - step.device_start});
+}
+
+bool LLMEngine::EndLateSequences(absl::Time now) {
+  bool busy = false;
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    SequenceMetadata& sequence = Live(deadlines_.begin()->second);
+    deadlines_.erase(deadlines_.begin());
+    End(&sequence, absl::DeadlineExceededError("the deadline has passed"));
+    busy = true;
+  }
+  return busy;
+}
+
+bool LLMEngine::AdmitSequences() {
+  const auto admitted = scheduler_.Admit();
+  for (SequenceMetadata* sequence : admitted) {
+    if (sequence->first_admitted == absl::InfiniteFuture()) {
+      sequence->first_admitted = environment_.clock->Now();
+      --num_waiting_;
+    }
+    if (sequence->phase() == SequencePhase::kImportingKv) {
+      StartImport(sequence);
+    } else if (sequence->exports()) {
+      StartExport(sequence);
+    }
+  }
+  return !admitted.empty();
+}
+
+bool LLMEngine::LaunchNextStep(absl::Time turn_start) {
+  WorkerStepState* step = worker_.NextStep();
+  if (step == nullptr) return false;
+  StepId next = newest_launched_;
+  scheduler_.Schedule(++next, &step->plan);
+  if (step->plan.empty()) return false;
+  newest_launched_ = next;
+  kv_.StepLaunched(next);
+  worker_.LaunchForward(step);
+  worker_.LaunchSample(step);
+  step->schedule_time = environment_.clock->Now() - turn_start;
+  return true;
+}
+
+void LLMEngine::End(SequenceMetadata* sequence, absl::Status status) {
+  const ExportId export_id(sequence->id.value());
+  switch (sequence->phase()) {
+    case SequencePhase::kWaiting:
+    case SequencePhase::kPrefilling:
+    case SequencePhase::kDecoding:
+    case SequencePhase::kImportingKv:
+      scheduler_.Remove(sequence);
+      break;
+    case SequencePhase::kExported:
+      break;
+    case SequencePhase::kEnding:
+    case SequencePhase::kFinished:
+      return;
+  }
+  if (sequence->kv.state() == KvRangeState::kExported) {
+    environment_.transfer->EndExport(export_id);
+  } else if (sequence->kv.state() == KvRangeState::kImporting) {
+    environment_.transfer->CancelImport(ImportId(sequence->id.value()));
+  } else {
+    kv_.Release(&sequence->kv);
+    Finish(sequence, std::move(status));
+    return;
+  }
+  sequence->end_status = std::move(status);
+  sequence->SetPhase(SequencePhase::kEnding);
+}
+
+void LLMEngine::Finish(SequenceMetadata* sequence, const absl::Status& status) {
+  CHECK(sequence->kv.state() == KvRangeState::kFree);
+  sequence->SetPhase(SequencePhase::kFinished);
+  if (sequence->first_admitted == absl::InfiniteFuture()) --num_waiting_;
+  deadlines_.erase({sequence->request.deadline, sequence->id});
+  by_id_.erase(sequence->id);
+  auto node = sequences_.extract(
+      {sequence->request.id, sequence->request.sample_index});
+  deferred_sequences_.Add(newest_launched_, std::move(node.mapped()));
+  TellFinished(*sequence, status);
+}
+
+void LLMEngine::TellFinished(const SequenceMetadata& sequence,
+                             const absl::Status& status) const {
+  GenerationOutcome outcome;
+  outcome.status = status;
+  outcome.reason = FinishReasonOf(sequence).value_or(FinishReason::kLength);
+  outcome.prompt_tokens = sequence.request.original_prompt_tokens;
+  outcome.output_tokens = sequence.output_tokens();
+  outcome.queue_time =
+      std::min(sequence.first_admitted, environment_.clock->Now()) -
+      sequence.submit_time;
+  outcome.prefill_time = sequence.prefill_time;
+  outcome.transfer_time = sequence.transfer_time;
+  outcome.transfer_bytes = sequence.transfer_bytes;
+  sequence.sink->OnFinished(outcome);
+}
+
+SequenceMetadata& LLMEngine::Live(SequenceId id) const {
+  const auto found = by_id_.find(id);
+  CHECK(found != by_id_.end()) << "sequence " << id << " is not live";
+  return *found->second;
+}
+
+void LLMEngine::UpdateLoad() {
+  EngineLoad load;
+  for (const SequenceMetadata* sequence : scheduler_.waiting()) {
+    if (sequence->imports()) continue;
+    load.pending_prefill_tokens += sequence->num_tokens();
+  }
+  for (const SequenceMetadata* sequence : scheduler_.running()) {
+    load.importing_requests += sequence->phase() == SequencePhase::kImportingKv;
+    if (sequence->phase() != SequencePhase::kPrefilling) continue;
+    load.pending_prefill_tokens +=
+        sequence->num_tokens() - sequence->computed_rows;
+  }
+  load.running_requests = static_cast<uint32_t>(scheduler_.running().size());
+  load.waiting_requests = static_cast<uint32_t>(scheduler_.waiting().size());
+  load.exporting_requests = num_exporting_;
+  load.total_blocks = kv_.num_blocks();
+  load.free_blocks = kv_.num_free();
+  load.exported_blocks = kv_.num_in(KvRangeState::kExported);
+  load.importing_blocks = kv_.num_in(KvRangeState::kImporting);
+  load.deferred_blocks = kv_.num_in(KvRangeState::kQuarantined);
+  absl::MutexLock lock(&load_mutex_);
+  load_ = load;
+}
+
+void LLMEngine::CheckInvariants() const {
+  scheduler_.CheckInvariants();
+  std::vector<const KvBlockRange*> ranges;
+  std::map<const SequenceMetadata*, uint32_t> inflight;
+  for (int i = 0; i < worker_.num_in_flight(); ++i) {
+    for (const ScheduledRows& rows : worker_.in_flight(i).plan.rows) {
+      if (rows.generation != rows.sequence->generation) continue;
+      inflight[rows.sequence] += rows.num_rows;
+    }
+  }
+  for (const auto& [key, sequence] : sequences_) {
+    ranges.push_back(&sequence->kv);
+    CHECK_EQ(sequence->inflight_rows, inflight[sequence.get()])
+        << "request " << key.first;
+    CHECK(&Live(sequence->id) == sequence.get());
+  }
+  CHECK_EQ(sequences_.size(), by_id_.size());
+  kv_.CheckInvariants(ranges);
+}
+
+}  // namespace baton

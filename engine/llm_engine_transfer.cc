@@ -1,0 +1,105 @@
+// The engine's side of KV transfers.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
+#include "engine/kv_tail.h"
+#include "engine/llm_engine.h"
+
+namespace baton {
+
+absl::Status LLMEngine::CheckTransfer(const GenerationRequest& request) const {
+  const bool has_handle = request.kv_handle.has_value();
+  if (!has_handle && request.mode != RequestMode::kPrefill) {
+    return absl::OkStatus();
+  }
+  if (environment_.transfer == nullptr) {
+    return absl::FailedPreconditionError("no KV transfer here");
+  }
+  if (!has_handle) return absl::OkStatus();
+  if (request.mode != RequestMode::kDecode) {
+    return FieldError("kv_handle", "is for decoding alone");
+  }
+  const KvHandle& handle = *request.kv_handle;
+  if (handle.fingerprint != model_.fingerprint) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("KV of fingerprint ", handle.fingerprint,
+                     " is of no use to ", model_.fingerprint));
+  }
+  if (handle.num_tokens != request.token_ids.size() ||
+      handle.blocks.size() != KvCacheManager::BlocksFor(handle.num_tokens)) {
+    return FieldError("kv_handle",
+                      absl::StrCat("holds ", handle.num_tokens, " tokens in ",
+                                   handle.blocks.size(), " blocks for ",
+                                   request.token_ids.size(), " token_ids"));
+  }
+  return absl::OkStatus();
+}
+
+void LLMEngine::StartExport(SequenceMetadata* sequence) {
+  kv_.Transition(&sequence->kv, KvRangeState::kExported);
+  ++num_exporting_;
+  sequence->sink->OnKvHandle(environment_.transfer->StartExport(
+      ExportId(sequence->id.value()), sequence->kv.blocks(),
+      sequence->num_tokens()));
+}
+
+void LLMEngine::StartImport(SequenceMetadata* sequence) {
+  kv_.Transition(&sequence->kv, KvRangeState::kImporting);
+  environment_.transfer->StartImport(ImportId(sequence->id.value()),
+                                     std::move(*sequence->request.kv_handle), 0,
+                                     sequence->kv.blocks());
+}
+
+void LLMEngine::OnExportEnded(const KvExportEnded& event) {
+  SequenceMetadata& sequence = Live(SequenceId(event.id.value()));
+  absl::Status status = event.status;
+  if (sequence.phase() == SequencePhase::kEnding) {
+    status = sequence.end_status;
+  } else if (sequence.phase() == SequencePhase::kPrefilling) {
+    scheduler_.Remove(&sequence);
+    if (status.ok()) status = absl::AbortedError("pulled before it was there");
+  }
+  kv_.Release(&sequence.kv);
+  --num_exporting_;
+  Finish(&sequence, status);
+}
+
+void LLMEngine::OnImportEnded(const KvImportEnded& event) {
+  SequenceMetadata& sequence = Live(SequenceId(event.id.value()));
+  sequence.transfer_time = event.duration;
+  sequence.transfer_bytes = event.bytes;
+  if (sequence.phase() == SequencePhase::kEnding) {
+    kv_.Release(&sequence.kv);
+    Finish(&sequence, sequence.end_status);
+    return;
+  }
+  const absl::StatusOr<SampledToken> token = ImportedToken(sequence, event);
+  if (!token.ok()) {
+    scheduler_.Remove(&sequence);
+    kv_.Release(&sequence.kv);
+    Finish(&sequence, token.status());
+    return;
+  }
+  sequence.imported = true;
+  sequence.computed_rows = sequence.num_tokens();
+  kv_.Transition(&sequence.kv, KvRangeState::kOwned);
+  sequence.SetPhase(SequencePhase::kDecoding);
+  AppendToken(&sequence, *token);
+}
+
+absl::StatusOr<SampledToken> LLMEngine::ImportedToken(
+    const SequenceMetadata& sequence, const KvImportEnded& event) const {
+  RETURN_IF_ERROR(event.status);
+  ASSIGN_OR_RETURN(const std::vector<KvTailEntry> tail,
+                   DecodeKvTail(event.tail, model_.vocab_size));
+  for (const KvTailEntry& entry : tail) {
+    if (entry.sample_index == sequence.request.sample_index) {
+      return SampledToken{entry.token_id, entry.logprob};
+    }
+  }
+  return absl::DataLossError("KV tail: no token for this sample");
+}
+
+}  // namespace baton

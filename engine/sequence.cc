@@ -1,0 +1,44 @@
+#include "engine/sequence.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/logging.h"
+
+namespace baton {
+
+std::ostream& operator<<(std::ostream& out, SequencePhase phase) {
+  static constexpr const char* kNames[kNumSequencePhases] = {
+      "waiting",  "importing_kv", "prefilling", "decoding",
+      "exported", "ending",       "finished"};
+  return out << kNames[static_cast<int>(phase)];
+}
+
+SequenceMetadata::SequenceMetadata(GenerationRequest from, TokenSink* to,
+                                   absl::Time now)
+    : request(std::move(from)),
+      sink(to),
+      submit_time(now),
+      tokens(std::move(request.token_ids)) {}
+
+void SequenceMetadata::SetPhase(SequencePhase to) {
+  CHECK(IsLegalTransition(phase_, to))
+      << "request " << request.id << " from " << phase_ << " to " << to;
+  VLOG(1) << "request " << request.id << " sample " << request.sample_index
+          << " phase " << to;
+  phase_ = to;
+}
+
+std::optional<FinishReason> FinishReasonOf(const SequenceMetadata& sequence) {
+  const std::vector<uint32_t>& stops = sequence.request.stop_token_ids;
+  if (std::find(stops.begin(), stops.end(), sequence.tokens.back()) !=
+      stops.end()) {
+    return FinishReason::kStopToken;
+  }
+  if (sequence.num_tokens() >= sequence.max_total_tokens) {
+    return FinishReason::kLength;
+  }
+  return std::nullopt;
+}
+
+}  // namespace baton

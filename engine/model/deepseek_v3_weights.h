@@ -1,0 +1,69 @@
+// The weights of a DeepSeek-V2 or V3 model, packed for the kernels.
+#ifndef BATON_ENGINE_MODEL_DEEPSEEK_V3_WEIGHTS_H_
+#define BATON_ENGINE_MODEL_DEEPSEEK_V3_WEIGHTS_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/model_config.h"
+#include "engine/model/safetensors.h"
+#include "engine/model/weight_matrix.h"
+#include "engine/model/weight_storage.h"
+#include "kernels/cpu_context.h"
+#include "kernels/linear.h"
+
+namespace baton {
+
+// W2(silu(W1 x) * W3 x).
+struct MlpWeights {
+  PackedWeight gate_up;  // [2 * width, hidden]: W1's rows, then W3's.
+  PackedWeight down;     // [hidden, width]
+
+  int width() const { return down.in(); }
+};
+
+// kv_b_proj is split by head into UK [nope, kv_lora] and UV [v, kv_lora], for
+// the absorbed form of attention.
+struct AttentionWeights {
+  // [q_lora + kv_lora + rope, hidden]: q_a_proj's rows, then kv_a_proj's; the
+  // latter alone where there is no q_lora.
+  PackedWeight down;
+  std::vector<float> q_norm;  // [q_lora]
+  PackedWeight query;  // q_b_proj, or q_proj: [heads * (nope + rope), in]
+  std::vector<float> kv_norm;          // [kv_lora]
+  std::vector<PackedWeight> key_up;    // UK^T of each head: [kv_lora, nope]
+  std::vector<PackedWeight> value_up;  // UV of each head: [v, kv_lora]
+  PackedWeight output;                 // [hidden, heads * v]
+};
+
+struct MoeWeights {
+  PackedWeight router;              // [experts, hidden]
+  std::vector<float> router_bias;   // [experts] with noaux_tc, else empty.
+  MlpWeights shared;                // Width 0 without shared experts.
+  std::vector<MlpWeights> experts;  // Empty in a dense layer.
+};
+
+struct LayerWeights {
+  std::vector<float> attention_norm;  // [hidden]
+  AttentionWeights attention;
+  std::vector<float> mlp_norm;  // [hidden]
+  MlpWeights dense;             // Of a dense layer.
+  MoeWeights moe;               // Of any other.
+};
+
+struct DeepSeekV3Weights {
+  WeightMatrix embedding;  // [vocab, hidden]
+  std::vector<LayerWeights> layers;
+  std::vector<float> norm;  // [hidden]
+  PackedWeight head;        // [vocab, hidden]
+};
+
+// Checks all tensors, then packs those of the main model, layers on the threads
+// of `cpu`.
+absl::StatusOr<DeepSeekV3Weights> LoadDeepSeekV3Weights(
+    const ModelConfig& config, const ModelTensors& tensors,
+    WeightStorage storage, const CpuContext& cpu);
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_MODEL_DEEPSEEK_V3_WEIGHTS_H_

@@ -1,6 +1,5 @@
 #include "server/edge/config.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -208,7 +207,7 @@ struct Flags::Flag {
   Getter get;
   std::string default_text;
 
-  CLI::Option* option = nullptr;           // While parsing.
+  std::vector<std::string> given;          // Values of the arguments.
   std::optional<std::string> environment;  // The twin's value.
 
   std::string Shown() const {
@@ -261,20 +260,58 @@ Flags& Flags::AddCommand(std::string name, std::string description) {
 
 const std::string& Flags::command() const { return command_; }
 
-// CLI11 splits arguments into options; values and their errors are ours.
-void Flags::Declare(CLI::App* app) {
-  app->set_help_flag();
+Flags::Flag* Flags::Find(const std::string& name) {
   for (const auto& flag : flags_) {
-    if (flag->arity == Arity::kSwitch) {
-      flag->option = app->add_flag(flag->Shown());
-    } else {
-      flag->option = app->add_option(flag->Shown())->expected(1);
+    if (flag->spec.name == name && flag->arity != Arity::kPositional)
+      return flag.get();
+  }
+  return nullptr;
+}
+
+Flags::Flag* Flags::NextPositional() {
+  for (const auto& flag : flags_) {
+    if (flag->arity == Arity::kPositional && flag->given.empty())
+      return flag.get();
+  }
+  return nullptr;
+}
+
+absl::Status Flags::ReadArguments(std::span<const std::string> arguments) {
+  bool flags_over = false;  // After a lone "--".
+  while (!arguments.empty()) {
+    const std::string argument = WithUnderscores(arguments.front());
+    arguments = arguments.subspan(1);
+    if (!flags_over && argument == "--") {
+      flags_over = true;
+      continue;
     }
-    flag->option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    if (flags_over || argument.compare(0, 2, "--") != 0) {
+      Flag* positional = NextPositional();
+      if (positional == nullptr)
+        return absl::InvalidArgumentError(argument + ": not expected");
+      positional->given.push_back(argument);
+      continue;
+    }
+    const size_t equals = argument.find('=');
+    const std::string name = argument.substr(2, equals - 2);
+    Flag* flag = Find(name);
+    if (flag == nullptr) {
+      return absl::InvalidArgumentError("--" + name +
+                                        ": no such flag; --help lists them");
+    }
+    if (equals != std::string::npos) {
+      flag->given.push_back(argument.substr(equals + 1));
+    } else if (flag->arity == Arity::kSwitch) {
+      flag->given.push_back("true");
+    } else if (!arguments.empty() &&
+               arguments.front().compare(0, 2, "--") != 0) {
+      flag->given.push_back(arguments.front());
+      arguments = arguments.subspan(1);
+    } else {
+      return absl::InvalidArgumentError(flag->Shown() + ": has no value");
+    }
   }
-  for (const auto& [name, flags] : commands_) {
-    flags->Declare(app->add_subcommand(name));
-  }
+  return absl::OkStatus();
 }
 
 bool Flags::TakeEnvironment(const std::string& name, const std::string& value) {
@@ -314,11 +351,10 @@ absl::Status Flags::Assign() {
   for (const auto& flag : flags_) {
     std::string key = flag->Shown();
     std::string text;
-    const std::vector<std::string> given = flag->option->results();
-    if (given.size() > 1 && flag->arity != Arity::kList)
+    if (flag->given.size() > 1 && flag->arity != Arity::kList)
       return absl::InvalidArgumentError(key + ": given more than once");
-    if (!given.empty()) {
-      text = absl::StrJoin(given, ",");
+    if (!flag->given.empty()) {
+      text = absl::StrJoin(flag->given, ",");
     } else if (flag->environment.has_value()) {
       key = EnvironmentName(flag->spec.name);
       text = *flag->environment;
@@ -346,52 +382,53 @@ void Flags::AddBuiltIns() {
   for (const auto& [unused, flags] : commands_) flags->AddBuiltIns();
 }
 
-bool Flags::Given(const std::string& name) const {
-  return std::any_of(flags_.begin(), flags_.end(), [&](const auto& flag) {
-    return flag->spec.name == name && flag->option->count() > 0;
-  });
+bool Flags::Given(const std::string& name) {
+  const Flag* flag = Find(name);
+  return flag != nullptr && !flag->given.empty();
+}
+
+// The command that the first argument names, or this if there are none.
+absl::StatusOr<Flags*> Flags::Choose(std::span<const std::string> arguments) {
+  if (commands_.empty()) return this;
+  const std::string word = arguments.empty() ? "" : arguments.front();
+  for (const auto& [name, flags] : commands_) {
+    if (name == word) {
+      command_ = name;
+      return flags.get();
+    }
+  }
+  if (word == "--help" || word == "--version") return this;
+  return absl::InvalidArgumentError(
+      word.empty() ? "a command is needed; --help lists them"
+                   : word + ": no such command; --help lists them");
 }
 
 FlagsOutcome Flags::Parse(std::span<const std::string> arguments,
                           const char* const* environment,
                           const std::function<absl::Status()>& validate) {
   AddBuiltIns();
-  CLI::App app;
-  Declare(&app);
-  std::vector<std::string> reversed;  // As CLI11 wants them.
-  for (const std::string& argument : arguments) {
-    reversed.insert(reversed.begin(), WithUnderscores(argument));
-  }
-  try {
-    app.parse(std::move(reversed));
-  } catch (const CLI::ParseError& error) {
-    return Exit(kExitBadConfiguration,
-                program_ + ": " + error.what() + "; see --help\n");
-  }
-  Flags* active = this;
-  for (const auto& [name, flags] : commands_) {
-    if (!app.got_subcommand(name)) continue;
-    command_ = name;
-    active = flags.get();
-  }
-  if (Given("help") || active->Given("help")) return Exit(0, active->Help());
-  if (Given("version") || active->Given("version"))
-    return Exit(0, program_ + " " + kBatonVersion + "\n");
-
-  const absl::Status status = [&]() -> absl::Status {
-    if (!commands_.empty() && command_.empty())
-      return absl::InvalidArgumentError("a command is needed; see --help");
-    RETURN_IF_ERROR(ReadEnvironment(environment));
-    RETURN_IF_ERROR(Assign());
-    if (active != this) RETURN_IF_ERROR(active->Assign());
-    return validate ? validate() : absl::OkStatus();
-  }();
-  if (!status.ok()) {
+  const auto refusal = [&](const absl::Status& status) {
     return Exit(kExitBadConfiguration,
                 absl::StrCat(program_, ": ", status.message(), "\n"));
-  }
+  };
+  const absl::StatusOr<Flags*> chosen = Choose(arguments);
+  if (!chosen.ok()) return refusal(chosen.status());
+  Flags* const active = *chosen;
+  const absl::Status status = [&]() -> absl::Status {
+    RETURN_IF_ERROR(
+        active->ReadArguments(arguments.subspan(active == this ? 0 : 1)));
+    if (active->Given("help") || active->Given("version"))
+      return absl::OkStatus();
+    RETURN_IF_ERROR(ReadEnvironment(environment));
+    RETURN_IF_ERROR(active->Assign());
+    return validate ? validate() : absl::OkStatus();
+  }();
+  if (!status.ok()) return refusal(status);
+  if (active->Given("help")) return Exit(0, active->Help());
+  if (active->Given("version"))
+    return Exit(0, program_ + " " + kBatonVersion + "\n");
   if (active->check_) return Exit(0, program_ + ": configuration is valid\n");
-  return {.run = true, .exit_code = 0, .text = ""};
+  return {.run = true};
 }
 
 std::optional<int> Flags::ParseOrExitCode(

@@ -9,10 +9,11 @@
 //     return *code;
 //
 // --threads=2, --threads 2 and BATON_THREADS=2 say the same; the flag beats the
-// environment, and dashes in a name are underscores. An unknown flag, an
-// unknown BATON_ key, a bad value or what `validate` refuses ends the start
-// with exit code 2 and the key's name. --help, --version and (without commands)
-// --check come with every Flags.
+// environment, and dashes in a name are underscores. A value that begins with
+// "--" needs the first spelling. An unknown flag, an unknown BATON_ key, a bad
+// value or what `validate` refuses ends the start with exit code 2 and the
+// key's name. --help, --version and (without commands) --check come with every
+// Flags.
 #ifndef BATON_SERVER_EDGE_CONFIG_H_
 #define BATON_SERVER_EDGE_CONFIG_H_
 
@@ -28,11 +29,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
-
-namespace CLI {
-class App;
-}  // namespace CLI
 
 namespace baton {
 
@@ -64,7 +62,7 @@ struct FlagSpec {
 struct FlagsOutcome {
   bool run = false;
   int exit_code = 0;
-  std::string text;
+  std::string text = {};
 };
 
 // Owned by main; thread-compatible. Values are borrowed and outlive the Flags;
@@ -87,7 +85,8 @@ class Flags {
   // An argument that is no flag; no twin. In the order of the calls.
   void AddPositional(std::string* value, FlagSpec spec);
 
-  // A subcommand with flags of its own: exactly one must be given. Its flags
+  // A subcommand with flags of its own: the first argument must name one; with
+  // commands, this has no flags but --help and --version. Commands
   // share the environment's names: BATON_SERVER serves all that have --server.
   Flags& AddCommand(std::string name, std::string description);
   // The one that was given.
@@ -112,9 +111,12 @@ class Flags {
   using Getter = std::function<std::string()>;
 
   void AddWord(FlagSpec spec, std::string type, Setter set, Getter get);
-  void Declare(CLI::App* app);
   void AddBuiltIns();
-  bool Given(const std::string& name) const;
+  absl::StatusOr<Flags*> Choose(std::span<const std::string> arguments);
+  Flag* Find(const std::string& name);
+  Flag* NextPositional();
+  bool Given(const std::string& name);
+  absl::Status ReadArguments(std::span<const std::string> arguments);
   absl::Status ReadEnvironment(const char* const* environment);
   // False: neither here nor in a command is such a flag.
   bool TakeEnvironment(const std::string& name, const std::string& value);

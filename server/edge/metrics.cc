@@ -1,20 +1,43 @@
 #include "server/edge/metrics.h"
 
+#include <arpa/inet.h>
 #include <civetweb.h>
+#include <netinet/in.h>
 #include <prometheus/text_serializer.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <string_view>
+#include <atomic>
+#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace baton {
 namespace {
 
 constexpr char kThreads[] = "2";
 // A scraper that sends nothing for so long is dropped.
-constexpr char kRequestTimeoutMilliseconds[] = "2000";
+constexpr char kRequestTimeoutMilliseconds[] = "1000";
+constexpr absl::Duration kNudgeInterval = absl::Milliseconds(5);
+
+// Opens and closes a connection to a port of this host: at `host` if that is an
+// IPv4 address.
+void Connect(const std::string& host, int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1 ||
+      address.sin_addr.s_addr == INADDR_ANY) {
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  }
+  connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address));
+  close(fd);
+}
 
 int Respond(mg_connection* connection, int code, const char* reason,
             const std::string& body) {
@@ -60,7 +83,22 @@ class MetricsServer::Http {
  public:
   explicit Http(MetricsServerOptions options) : options_(std::move(options)) {}
   ~Http() {
-    if (context_ != nullptr) mg_stop(context_);
+    if (context_ == nullptr) return;
+    // civetweb's accepting thread looks for the end only every 2 s, or when a
+    // connection comes.
+    const int port = this->port();
+    const std::string host =
+        options_.address.substr(0, options_.address.rfind(':'));
+    std::atomic<bool> stopped{false};
+    std::thread nudge([&] {
+      while (!stopped.load()) {
+        Connect(host, port);
+        absl::SleepFor(kNudgeInterval);
+      }
+    });
+    mg_stop(context_);
+    stopped.store(true);
+    nudge.join();
   }
 
   absl::Status Listen() {

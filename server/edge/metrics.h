@@ -39,9 +39,9 @@ struct MetricsServerOptions {
   // Borrowed; outlives the server.
   const prometheus::Registry* registry = nullptr;
   // Called before each scrape, to set gauges. May be empty.
-  std::function<void()> before_scrape;
+  std::function<void()> before_scrape = nullptr;
   // /readyz is 200 when true, else 503.
-  std::function<bool()> ready;
+  std::function<bool()> ready = nullptr;
 };
 
 // A small HTTP server with two threads of its own. Its functions are called on

@@ -1,0 +1,163 @@
+#include "server/edge/daemon.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <thread>
+
+#include "base/field_error.h"
+#include "proto/baton/v1/health.grpc.pb.h"
+
+namespace baton {
+namespace {
+
+using grpc::health::v1::Health;
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+
+TEST(DaemonStateTest, OnlyTheDrawnTransitionsAreLegal) {
+  using enum DaemonState;
+  const std::vector<DaemonState> all = {kStarting, kServing, kDraining,
+                                        kStopped};
+  for (const DaemonState from : all) {
+    for (const DaemonState to : all) {
+      const bool legal = (from == kStarting && to == kServing) ||
+                         (from == kStarting && to == kStopped) ||
+                         (from == kServing && to == kDraining) ||
+                         (from == kDraining && to == kStopped);
+      EXPECT_EQ(IsLegalTransition(from, to), legal)
+          << static_cast<int>(from) << " to " << static_cast<int>(to);
+    }
+  }
+}
+
+class DaemonTest : public ::testing::Test {
+ protected:
+  DaemonTest() : flags_("test", "A test.") {}
+
+  void Start(absl::Duration grace) {
+    daemon_ = std::make_unique<Daemon>(DaemonOptions{.drain_grace = grace},
+                                       "test", flags_);
+    ASSERT_TRUE(daemon_->StartMetrics({}).ok());
+    ASSERT_TRUE(daemon_->Serve({}).ok());
+    channel_ =
+        grpc::CreateChannel("127.0.0.1:" + std::to_string(daemon_->grpc_port()),
+                            grpc::InsecureChannelCredentials());
+    stub_ = Health::NewStub(channel_);
+    runner_ = std::thread([this] { exit_code_ = daemon_->Run(); });
+  }
+
+  void Join() {
+    runner_.join();
+    EXPECT_EQ(exit_code_, 0);
+    EXPECT_EQ(daemon_->state(), DaemonState::kStopped);
+  }
+
+  HealthCheckResponse::ServingStatus Check(const std::string& service) {
+    grpc::ClientContext context;
+    HealthCheckRequest request;
+    request.set_service(service);
+    HealthCheckResponse response;
+    const grpc::Status status = stub_->Check(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << service << status.error_message();
+    return response.status();
+  }
+
+  // Blocks until `want` is reported, by the server's own stream of changes.
+  void AwaitReadiness(HealthCheckResponse::ServingStatus want) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::seconds(60));
+    HealthCheckRequest request;
+    request.set_service("readiness");
+    auto reader = stub_->Watch(&context, request);
+    HealthCheckResponse response;
+    do {
+      ASSERT_TRUE(reader->Read(&response));
+    } while (response.status() != want);
+    context.TryCancel();
+    reader->Finish();
+  }
+
+  Flags flags_;
+  std::unique_ptr<Daemon> daemon_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<Health::Stub> stub_;
+  std::thread runner_;
+  int exit_code_ = -1;
+};
+
+TEST_F(DaemonTest, ASignalEndsAnIdleProcessWithCodeZero) {
+  Start(absl::Seconds(60));
+  EXPECT_EQ(Check(""), HealthCheckResponse::SERVING);
+  EXPECT_EQ(Check("readiness"), HealthCheckResponse::SERVING);
+  EXPECT_EQ(Check("liveness"), HealthCheckResponse::SERVING);
+  EXPECT_EQ(daemon_->state(), DaemonState::kServing);
+  EXPECT_GT(daemon_->metrics_port(), 0);
+  kill(getpid(), SIGTERM);
+  Join();
+}
+
+TEST_F(DaemonTest, DrainingIsNotServingAndWaitsForTheLastRequest) {
+  Start(absl::Seconds(60));
+  ASSERT_TRUE(daemon_->gate().Enter().ok());
+  kill(getpid(), SIGINT);
+  AwaitReadiness(HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(Check(""), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(Check("liveness"), HealthCheckResponse::SERVING);
+  EXPECT_EQ(daemon_->state(), DaemonState::kDraining);
+  while (daemon_->gate().Enter().ok()) daemon_->gate().Leave();
+  daemon_->gate().Leave();
+  Join();
+}
+
+TEST_F(DaemonTest, ASecondSignalEndsTheWait) {
+  Start(absl::Hours(1));
+  ASSERT_TRUE(daemon_->gate().Enter().ok());
+  kill(getpid(), SIGTERM);
+  AwaitReadiness(HealthCheckResponse::NOT_SERVING);
+  kill(getpid(), SIGTERM);
+  Join();
+}
+
+TEST_F(DaemonTest, TheGraceEndsTheWait) {
+  Start(absl::Milliseconds(1));
+  ASSERT_TRUE(daemon_->gate().Enter().ok());
+  daemon_->Stop();
+  Join();
+}
+
+TEST_F(DaemonTest, AnOpenHealthWatchDoesNotHoldTheEndUp) {
+  Start(absl::Hours(1));
+  grpc::ClientContext context;
+  HealthCheckRequest request;
+  auto reader = stub_->Watch(&context, request);
+  HealthCheckResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
+  daemon_->Stop();
+  Join();
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::NOT_SERVING);
+  while (reader->Read(&response)) {
+  }
+  EXPECT_FALSE(reader->Finish().ok());
+}
+
+TEST_F(DaemonTest, ATakenPortNamesItsFlag) {
+  Start(absl::Seconds(60));
+  Daemon second(
+      DaemonOptions{
+          .listen = "127.0.0.1:" + std::to_string(daemon_->grpc_port()),
+          .metrics_listen =
+              "127.0.0.1:" + std::to_string(daemon_->metrics_port())},
+      "second", flags_);
+  EXPECT_EQ(ErrorField(second.StartMetrics({})), "metrics_listen");
+  EXPECT_EQ(ErrorField(second.Serve({})), "listen");
+  EXPECT_EQ(second.state(), DaemonState::kStopped);
+  daemon_->Stop();
+  Join();
+}
+
+}  // namespace
+}  // namespace baton

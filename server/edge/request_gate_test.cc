@@ -1,0 +1,67 @@
+#include "server/edge/request_gate.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "server/edge/grpc_status.h"
+
+namespace baton {
+namespace {
+
+TEST(RequestGateTest, ClosedItRefusesWithARetryDelay) {
+  RequestGate gate;
+  EXPECT_TRUE(gate.Enter().ok());
+  gate.Close();
+  const absl::Status status = gate.Enter();
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_TRUE(RetryDelay(status).has_value());
+  EXPECT_EQ(gate.inside(), 1u);
+}
+
+TEST(RequestGateTest, SaysWhenTheClosedGateIsEmptyAndNotBefore) {
+  int empty = 0;
+  RequestGate gate([&] { ++empty; });
+  ASSERT_TRUE(gate.Enter().ok());
+  gate.Leave();
+  EXPECT_EQ(empty, 0);
+  ASSERT_TRUE(gate.Enter().ok());
+  ASSERT_TRUE(gate.Enter().ok());
+  gate.Close();
+  gate.Leave();
+  EXPECT_EQ(empty, 0);
+  gate.Leave();
+  EXPECT_EQ(empty, 1);
+}
+
+TEST(RequestGateTest, ClosingAnEmptyGateSaysSoAtOnce) {
+  int empty = 0;
+  RequestGate gate([&] { ++empty; });
+  gate.Close();
+  EXPECT_EQ(empty, 1);
+}
+
+TEST(RequestGateTest, CountsAreRightFromManyThreads) {
+  std::atomic<int> empty{0};
+  RequestGate gate([&] { ++empty; });
+  ASSERT_TRUE(gate.Enter().ok());
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 1000; ++i) {
+        if (gate.Enter().ok()) gate.Leave();
+        if (i == 500) gate.Close();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(gate.inside(), 1u);
+  EXPECT_EQ(empty, 0);
+  gate.Leave();
+  EXPECT_EQ(empty, 1);
+}
+
+}  // namespace
+}  // namespace baton

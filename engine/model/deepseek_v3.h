@@ -1,0 +1,81 @@
+// The forward pass of DeepSeek-V2 and V3, as equations over kernels.
+#ifndef BATON_ENGINE_MODEL_DEEPSEEK_V3_H_
+#define BATON_ENGINE_MODEL_DEEPSEEK_V3_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/expert_dispatch.h"
+#include "engine/model/deepseek_v3_weights.h"
+#include "engine/model/model_config.h"
+#include "engine/model_runner.h"
+#include "kernels/cpu_context.h"
+#include "kernels/elementwise.h"
+#include "kernels/latent_attention.h"
+#include "kernels/linear.h"
+#include "kernels/matrix_view.h"
+
+namespace baton {
+
+// A model at rest: all that a forward pass reads. Immutable, so thread-safe.
+struct DeepSeekV3Model {
+  ModelConfig config;
+  DeepSeekV3Weights weights;
+  float softmax_scale = 0;
+  std::vector<float> rope_cos;  // [max_positions, rope_dim / 2]
+  std::vector<float> rope_sin;
+
+  RopeTables rope_tables() const;
+};
+
+// Tables for positions [0, max_positions).
+DeepSeekV3Model MakeModel(const ModelConfig& config, DeepSeekV3Weights weights,
+                          int max_positions);
+
+// The activations of one step; allocated once, for at most max_rows rows. Each
+// buffer is row-major and holds [rows, width] of the current step.
+struct DeepSeekV3Workspace {
+  DeepSeekV3Workspace(const ModelConfig& config, int max_rows,
+                      int max_logits_rows);
+
+  std::vector<const uint32_t*> block_tables;  // Of each row.
+  std::vector<float> residual;                // [rows, hidden]
+  std::vector<float> normed;                  // [rows, hidden]
+  std::vector<float> down;                    // [rows, q_lora + kv_lora + rope]
+  std::vector<float> query;                   // [rows, heads * (nope + rope)]
+  std::vector<float> q_latent;                // [rows * heads, kv_lora]
+  std::vector<float> z;                       // [rows * heads, kv_lora]
+  std::vector<float> heads;                   // [rows, heads * v]
+  std::vector<float> output;                  // [rows, hidden], of a sub-layer.
+  std::vector<float> gate_up;          // [rows, 2 * width], dense or shared.
+  std::vector<float> router_logits;    // [rows, experts]
+  std::vector<int32_t> experts;        // [rows, top_k]
+  std::vector<float> expert_weights;   // [rows, top_k]
+  std::vector<float> expert_gate_up;   // [rows * top_k, 2 * width]
+  std::vector<float> routed;           // [rows * top_k, hidden]
+  std::vector<float> logits_residual;  // [logits rows, hidden]
+  std::vector<LinearTask> tasks;       // Heads, or experts and the shared one.
+};
+
+// What a forward pass works with; borrowed.
+struct ForwardContext {
+  const CpuContext* cpu = nullptr;
+  const DeepSeekV3Model* model = nullptr;
+  ExpertDispatch* dispatch = nullptr;  // Null without routed experts.
+  DeepSeekV3Workspace* workspace = nullptr;
+  LatentCache cache;  // Of layer 0.
+};
+
+// Of one layer: 64 rows of latent and rope key.
+size_t LatentLayerBytes(const ModelConfig& config, CacheDtype dtype);
+
+// Writes each row's latent and rope key of every layer into the cache, then
+// logits[i] of row batch.logits_rows[i].
+void Forward(const ForwardContext& context, const ForwardBatch& batch,
+             MatrixView<float> logits);
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_MODEL_DEEPSEEK_V3_H_

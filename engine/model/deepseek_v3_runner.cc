@@ -1,0 +1,141 @@
+#include "engine/model/deepseek_v3_runner.h"
+
+#include <iterator>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "comm/local_expert_dispatch.h"
+#include "engine/model/deepseek_v3.h"
+#include "engine/model/deepseek_v3_weights.h"
+#include "engine/model/fingerprint.h"
+#include "engine/model/json_text.h"
+#include "engine/model/model_config.h"
+#include "engine/model/safetensors.h"
+
+namespace baton {
+namespace {
+
+constexpr size_t kMaxConfigBytes = 1 << 20;
+constexpr int kMaxRows = 1 << 16;
+
+absl::Status CheckRange(const char* name, int value, int min, int max) {
+  if (value >= min && value <= max) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, " is ", value, ", but must be from ", min, " to ", max));
+}
+
+absl::Status CheckOptions(const LoadOptions& options,
+                          const ModelConfig& config) {
+  RETURN_IF_ERROR(CheckRange("max_rows", options.max_rows, 1, kMaxRows));
+  RETURN_IF_ERROR(CheckRange("max_logits_rows", options.max_logits_rows, 1,
+                             options.max_rows));
+  return CheckRange("max_context_tokens", options.max_context_tokens, 0,
+                    config.max_position);
+}
+
+ModelRunnerInfo MakeInfo(const ModelConfig& config, int max_context_tokens,
+                         CacheDtype cache_dtype) {
+  ModelRunnerInfo info;
+  info.vocab_size = config.vocab_size;
+  info.max_context_tokens = max_context_tokens;
+  info.cache.groups.push_back(
+      {.name = "latent",
+       .bytes_per_token = config.num_layers *
+                          LatentLayerBytes(config, cache_dtype) /
+                          kKvBlockTokens});
+  return info;
+}
+
+// Null without routed experts.
+std::unique_ptr<ExpertDispatch> MakeDispatch(const ModelConfig& config,
+                                             int max_rows) {
+  if (!config.experts.has_value()) return nullptr;
+  return std::make_unique<LocalExpertDispatch>(
+      LocalExpertDispatch::Options{.num_experts = config.experts->num_routed,
+                                   .top_k = config.experts->routing.top_k,
+                                   .hidden_size = config.hidden_size,
+                                   .max_tokens = max_rows});
+}
+
+}  // namespace
+
+static_assert(CacheSpec::kBlockTokens == kKvBlockTokens);
+
+struct DeepSeekV3Runner::Core {
+  const CpuContext cpu;
+  const LoadOptions options;
+  const DeepSeekV3Model model;
+  const ModelRunnerInfo info;
+  const std::unique_ptr<ExpertDispatch> dispatch;
+  DeepSeekV3Workspace workspace;
+  ForwardContext context;
+};
+
+absl::StatusOr<std::unique_ptr<DeepSeekV3Runner>> DeepSeekV3Runner::Load(
+    const LoadOptions& options, const CpuContext& cpu) {
+  const std::string config_path = absl::StrCat(options.folder, "/config.json");
+  ASSIGN_OR_RETURN(const std::string config_text,
+                   ReadTextFile(config_path, kMaxConfigBytes));
+  ASSIGN_OR_RETURN(const ModelConfig config,
+                   ParseModelConfig(config_text, config_path));
+  RETURN_IF_ERROR(CheckOptions(options, config));
+  ASSIGN_OR_RETURN(const ModelTensors tensors,
+                   ModelTensors::Open(options.folder));
+  ASSIGN_OR_RETURN(
+      DeepSeekV3Weights weights,
+      LoadDeepSeekV3Weights(config, tensors, options.weights, cpu));
+  const int max_context_tokens = options.max_context_tokens > 0
+                                     ? options.max_context_tokens
+                                     : config.max_position;
+  ModelRunnerInfo info =
+      MakeInfo(config, max_context_tokens, options.cache_dtype);
+  info.fingerprint =
+      ModelFingerprint(config_text, tensors, options.cache_dtype);
+  return std::unique_ptr<DeepSeekV3Runner>(
+      new DeepSeekV3Runner(std::unique_ptr<Core>(new Core{
+          .cpu = cpu,
+          .options = options,
+          .model = MakeModel(config, std::move(weights), max_context_tokens),
+          .info = std::move(info),
+          .dispatch = MakeDispatch(config, options.max_rows),
+          .workspace = DeepSeekV3Workspace(config, options.max_rows,
+                                           options.max_logits_rows),
+          .context = {}})));
+}
+
+DeepSeekV3Runner::DeepSeekV3Runner(std::unique_ptr<Core> core)
+    : core_(std::move(core)) {
+  core_->context = {.cpu = &core_->cpu,
+                    .model = &core_->model,
+                    .dispatch = core_->dispatch.get(),
+                    .workspace = &core_->workspace,
+                    .cache = {}};
+}
+
+DeepSeekV3Runner::~DeepSeekV3Runner() = default;
+
+const ModelRunnerInfo& DeepSeekV3Runner::info() const { return core_->info; }
+
+void DeepSeekV3Runner::BindKvPool(const KvPool* pool) {
+  CHECK_EQ(pool->block_bytes(), core_->info.cache.block_bytes());
+  core_->context.cache = {.pool = pool->blocks(),
+                          .block_bytes = pool->block_bytes(),
+                          .layer_offset_bytes = 0,
+                          .latent_dim = core_->model.config.kv_lora_rank,
+                          .rope_dim = core_->model.config.rope_dim,
+                          .dtype = core_->options.cache_dtype};
+}
+
+void DeepSeekV3Runner::Forward(const ForwardBatch& batch,
+                               MatrixView<float> logits) {
+  CHECK(core_->context.cache.pool != nullptr) << "no KV pool is bound";
+  CHECK_LE(std::ssize(batch.token_ids), core_->options.max_rows);
+  CHECK_LE(std::ssize(batch.logits_rows), core_->options.max_logits_rows);
+  CHECK_EQ(batch.positions.size(), batch.token_ids.size());
+  baton::Forward(core_->context, batch, logits);
+}
+
+}  // namespace baton

@@ -1,0 +1,125 @@
+#include "engine/model/testing/model_driver.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/logging.h"
+#include "base/status_macros.h"
+
+namespace baton {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelDriver>> ModelDriver::Create(
+    const DriverOptions& options) {
+  auto threads = std::make_unique<ThreadPool>(
+      ThreadPoolOptions{.num_threads = options.num_threads});
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<DeepSeekV3Runner> runner,
+      DeepSeekV3Runner::Load(options.load, {options.isa, threads.get()}));
+  return std::unique_ptr<ModelDriver>(
+      new ModelDriver(options, std::move(runner), std::move(threads)));
+}
+
+ModelDriver::ModelDriver(const DriverOptions& options,
+                         std::unique_ptr<DeepSeekV3Runner> runner,
+                         std::unique_ptr<ThreadPool> threads)
+    : options_(options),
+      threads_(std::move(threads)),
+      runner_(std::move(runner)) {
+  const size_t block_bytes = runner_->info().cache.block_bytes();
+  const size_t bytes = KvPool::RegionBytes(options_.num_blocks, block_bytes);
+  memory_.resize((bytes + kPageBytes) / sizeof(uint64_t));
+  const size_t misaligned =
+      reinterpret_cast<uintptr_t>(memory_.data()) % kPageBytes;
+  std::byte* region = reinterpret_cast<std::byte*>(memory_.data()) +
+                      (kPageBytes - misaligned) % kPageBytes;
+  pool_ = std::make_unique<KvPool>(region, options_.num_blocks, block_bytes);
+  // All ones is NaN in float32 and in bf16: a read of a stale row shows.
+  std::memset(pool_->blocks(), 0xff, options_.num_blocks * block_bytes);
+  runner_->BindKvPool(pool_.get());
+  Reset();
+}
+
+void ModelDriver::Reset() {
+  sequences_.clear();
+  free_blocks_.clear();
+  // Odd ids, then even ones: neighbours in a sequence are none in memory.
+  for (const uint32_t parity : {1u, 0u}) {
+    for (uint32_t id = parity; id < options_.num_blocks; id += 2) {
+      free_blocks_.push_back(id);
+    }
+  }
+}
+
+int ModelDriver::NewSequence() {
+  sequences_.emplace_back();
+  return static_cast<int>(sequences_.size()) - 1;
+}
+
+void ModelDriver::Grow(Sequence* sequence, int num_tokens) {
+  sequence->num_tokens += num_tokens;
+  const size_t blocks = (sequence->num_tokens + CacheSpec::kBlockTokens - 1) /
+                        CacheSpec::kBlockTokens;
+  while (sequence->block_table.size() < blocks) {
+    CHECK(!free_blocks_.empty()) << "the test needs more blocks";
+    sequence->block_table.push_back(free_blocks_.back());
+    free_blocks_.pop_back();
+  }
+}
+
+std::vector<ModelDriver::Logits> ModelDriver::Step(
+    std::span<const Piece> pieces) {
+  std::vector<uint32_t> token_ids;
+  std::vector<int32_t> positions;
+  std::vector<int32_t> rows;
+  std::vector<SequenceRows> sequences;
+  for (const Piece& piece : pieces) {
+    Sequence& sequence = sequences_[piece.sequence];
+    int32_t position = sequence.num_tokens;
+    Grow(&sequence, static_cast<int>(piece.token_ids.size()));
+    sequences.push_back({static_cast<int32_t>(token_ids.size()),
+                         static_cast<int32_t>(piece.token_ids.size()),
+                         sequence.block_table.data()});
+    for (const uint32_t token : piece.token_ids) {
+      rows.push_back(static_cast<int32_t>(rows.size()));
+      token_ids.push_back(token);
+      positions.push_back(position++);
+    }
+  }
+  const auto vocab = static_cast<int>(info().vocab_size);
+  Logits all(rows.size() * vocab);
+  runner_->Forward({token_ids, positions, sequences, rows},
+                   Dense(all.data(), static_cast<int>(rows.size()), vocab));
+  std::vector<Logits> logits;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    logits.emplace_back(all.begin() + r * vocab, all.begin() + (r + 1) * vocab);
+  }
+  return logits;
+}
+
+std::vector<ModelDriver::Logits> ModelDriver::Prefill(
+    int sequence, std::span<const uint32_t> token_ids, int chunk) {
+  std::vector<Logits> logits;
+  for (size_t first = 0; first < token_ids.size(); first += chunk) {
+    const Piece piece = {
+        sequence,
+        token_ids.subspan(first,
+                          std::min<size_t>(chunk, token_ids.size() - first))};
+    for (Logits& row : Step(std::span(&piece, 1))) {
+      logits.push_back(std::move(row));
+    }
+  }
+  return logits;
+}
+
+uint32_t Argmax(std::span<const float> logits) {
+  return static_cast<uint32_t>(std::ranges::max_element(logits) -
+                               logits.begin());
+}
+
+}  // namespace baton

@@ -1,0 +1,79 @@
+// Drives a ModelRunner without an engine: sequences over plain memory, steps by
+// hand.
+#ifndef BATON_ENGINE_MODEL_TESTING_MODEL_DRIVER_H_
+#define BATON_ENGINE_MODEL_TESTING_MODEL_DRIVER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "comm/kv_pool.h"
+#include "engine/model/deepseek_v3_runner.h"
+#include "kernels/cpu_context.h"
+#include "kernels/thread_pool.h"
+
+namespace baton {
+
+struct DriverOptions {
+  LoadOptions load;
+  VectorIsa isa = VectorIsa::kArray;
+  int num_threads = 1;
+  uint32_t num_blocks = 64;
+};
+
+// Thread-compatible.
+class ModelDriver final {
+ public:
+  using Logits = std::vector<float>;
+
+  // A sequence's next tokens within one step.
+  struct Piece {
+    int sequence = 0;
+    std::span<const uint32_t> token_ids;
+  };
+
+  static absl::StatusOr<std::unique_ptr<ModelDriver>> Create(
+      const DriverOptions& options);
+
+  const ModelRunnerInfo& info() const { return runner_->info(); }
+
+  // A new sequence, without tokens. Its blocks are taken from the pool in an
+  // order of their own and hold NaN at first.
+  int NewSequence();
+  // Gives all blocks of all sequences back.
+  void Reset();
+
+  // One Forward over all pieces; the logits of every row.
+  std::vector<Logits> Step(std::span<const Piece> pieces);
+  // The tokens of one sequence in chunks; the logits of every token.
+  std::vector<Logits> Prefill(int sequence, std::span<const uint32_t> token_ids,
+                              int chunk);
+
+ private:
+  struct Sequence {
+    std::vector<uint32_t> block_table;
+    int num_tokens = 0;
+  };
+
+  ModelDriver(const DriverOptions& options,
+              std::unique_ptr<DeepSeekV3Runner> runner,
+              std::unique_ptr<ThreadPool> threads);
+  void Grow(Sequence* sequence, int num_tokens);
+
+  const DriverOptions options_;
+  const std::unique_ptr<ThreadPool> threads_;
+  const std::unique_ptr<DeepSeekV3Runner> runner_;
+  std::vector<uint64_t> memory_;
+  std::unique_ptr<KvPool> pool_;
+  std::vector<uint32_t> free_blocks_;
+  std::vector<Sequence> sequences_;
+};
+
+// The best token, ties to the lower id.
+uint32_t Argmax(std::span<const float> logits);
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_MODEL_TESTING_MODEL_DRIVER_H_

@@ -1,0 +1,116 @@
+#include "server/cli/bench_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "absl/strings/str_format.h"
+
+namespace baton {
+namespace {
+
+struct Summary {
+  size_t num_tokens = 0;
+  double tokens_per_second = 0;
+  // Per token over client and servers; of the client alone without --pids.
+  double cpu_us_per_token = 0;
+  std::array<std::vector<absl::Duration>, 4> latencies;  // As kLatencyNames.
+};
+
+constexpr std::array<const char*, 4> kLatencyNames = {"ttft", "tpot", "itl",
+                                                      "e2e"};
+constexpr std::array<double, 3> kPercents = {50, 90, 99};
+
+Summary Summarise(const BenchLevel& level) {
+  Summary summary;
+  auto& [ttft, tpot, itl, e2e] = summary.latencies;
+  for (const TokenTiming& request : level.requests) {
+    summary.num_tokens += request.num_tokens;
+    e2e.push_back(request.e2e);
+    if (request.num_tokens > 0) ttft.push_back(request.ttft);
+    if (request.num_tokens > 1) tpot.push_back(request.tpot);
+    itl.insert(itl.end(), request.itl.begin(), request.itl.end());
+  }
+  for (auto& values : summary.latencies) {
+    std::sort(values.begin(), values.end());
+  }
+  if (level.wall_time > absl::ZeroDuration()) {
+    summary.tokens_per_second =
+        summary.num_tokens / absl::ToDoubleSeconds(level.wall_time);
+  }
+  if (summary.num_tokens > 0) {
+    const absl::Duration cpu =
+        level.client_cpu_time +
+        level.server_cpu_time.value_or(absl::ZeroDuration());
+    summary.cpu_us_per_token =
+        absl::ToDoubleMicroseconds(cpu) / summary.num_tokens;
+  }
+  return summary;
+}
+
+}  // namespace
+
+absl::Duration Percentile(const std::vector<absl::Duration>& values,
+                          double percent) {
+  if (values.empty()) return absl::ZeroDuration();
+  const auto rank =
+      static_cast<size_t>(std::ceil(percent / 100 * values.size()));
+  return values[std::clamp<size_t>(rank, 1, values.size()) - 1];
+}
+
+nlohmann::json LevelJson(const BenchLevel& level) {
+  const Summary summary = Summarise(level);
+  nlohmann::json json = {
+      {"clients", level.clients},
+      {"requests", level.requests.size()},
+      {"failed_requests", level.failed_requests},
+      {"output_tokens", summary.num_tokens},
+      {"wall_seconds", absl::ToDoubleSeconds(level.wall_time)},
+      {"tokens_per_second", summary.tokens_per_second},
+      {"client_cpu_seconds", absl::ToDoubleSeconds(level.client_cpu_time)},
+      {"cpu_us_per_token", summary.cpu_us_per_token}};
+  if (level.server_cpu_time) {
+    json["server_cpu_seconds"] = absl::ToDoubleSeconds(*level.server_cpu_time);
+    json["server_resident_bytes"] = level.server_resident_bytes;
+  }
+  for (size_t i = 0; i < kLatencyNames.size(); ++i) {
+    nlohmann::json& latency = json[std::string(kLatencyNames[i]) + "_seconds"];
+    for (const double percent : kPercents) {
+      latency[absl::StrFormat("p%.0f", percent)] =
+          absl::ToDoubleSeconds(Percentile(summary.latencies[i], percent));
+    }
+  }
+  return json;
+}
+
+std::string ReportTable(const std::vector<BenchLevel>& levels) {
+  std::string table =
+      absl::StrFormat("%7s %8s %6s %8s %9s %9s", "clients", "requests",
+                      "failed", "tokens", "tokens/s", "CPU us/tk");
+  for (const char* name : kLatencyNames) {
+    for (const double percent : kPercents) {
+      table +=
+          absl::StrFormat(" %9s", absl::StrFormat("%s p%.0f", name, percent));
+    }
+  }
+  table += "   (latencies in ms)\n";
+  for (const BenchLevel& level : levels) {
+    const Summary summary = Summarise(level);
+    table += absl::StrFormat("%7d %8d %6d %8d %9.0f %9.1f", level.clients,
+                             level.requests.size(), level.failed_requests,
+                             summary.num_tokens, summary.tokens_per_second,
+                             summary.cpu_us_per_token);
+    for (const auto& values : summary.latencies) {
+      for (const double percent : kPercents) {
+        table += absl::StrFormat(
+            " %9.2f", absl::ToDoubleMilliseconds(Percentile(values, percent)));
+      }
+    }
+    table += "\n";
+  }
+  return table;
+}
+
+}  // namespace baton

@@ -1,0 +1,77 @@
+#include "server/cli/bench_report.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<absl::Duration> Seconds(int first, int last) {
+  std::vector<absl::Duration> values;
+  for (int i = first; i <= last; ++i) values.push_back(absl::Seconds(i));
+  return values;
+}
+
+TEST(BenchReportTest, PercentilesAreNearestRanks) {
+  EXPECT_EQ(Percentile({}, 50), absl::ZeroDuration());
+  EXPECT_EQ(Percentile(Seconds(7, 7), 1), absl::Seconds(7));
+  EXPECT_EQ(Percentile(Seconds(7, 7), 99), absl::Seconds(7));
+  EXPECT_EQ(Percentile(Seconds(1, 100), 50), absl::Seconds(50));
+  EXPECT_EQ(Percentile(Seconds(1, 100), 99), absl::Seconds(99));
+  EXPECT_EQ(Percentile(Seconds(1, 10), 99), absl::Seconds(10));
+  EXPECT_EQ(Percentile(Seconds(1, 10), 0), absl::Seconds(1));
+}
+
+BenchLevel TwoRequests() {
+  return {.clients = 2,
+          .failed_requests = 1,
+          .wall_time = absl::Seconds(2),
+          .client_cpu_time = absl::Microseconds(100),
+          .server_cpu_time = absl::Microseconds(300),
+          .server_resident_bytes = 4096,
+          .requests = {{.num_tokens = 3,
+                        .ttft = absl::Seconds(1),
+                        .tpot = absl::Seconds(2),
+                        .e2e = absl::Seconds(5),
+                        .itl = {absl::Seconds(1), absl::Seconds(3)}},
+                       {.num_tokens = 1,
+                        .ttft = absl::Seconds(3),
+                        .e2e = absl::Seconds(3)}}};
+}
+
+TEST(BenchReportTest, RatesCountAllTokensAndCpuTimeOfAllProcesses) {
+  const nlohmann::json json = LevelJson(TwoRequests());
+  EXPECT_EQ(json["output_tokens"], 4);
+  EXPECT_EQ(json["requests"], 2);
+  EXPECT_EQ(json["failed_requests"], 1);
+  EXPECT_DOUBLE_EQ(json["tokens_per_second"], 2);
+  EXPECT_DOUBLE_EQ(json["cpu_us_per_token"], 100);
+  EXPECT_EQ(json["server_resident_bytes"], 4096);
+}
+
+TEST(BenchReportTest, ARequestOfOneTokenHasNoTpot) {
+  const nlohmann::json json = LevelJson(TwoRequests());
+  EXPECT_DOUBLE_EQ(json["tpot_seconds"]["p50"], 2);
+  EXPECT_DOUBLE_EQ(json["ttft_seconds"]["p50"], 1);
+  EXPECT_DOUBLE_EQ(json["ttft_seconds"]["p99"], 3);
+  EXPECT_DOUBLE_EQ(json["itl_seconds"]["p90"], 3);
+}
+
+TEST(BenchReportTest, TheTableHasALineForEachLevel) {
+  const std::string table = ReportTable({TwoRequests(), TwoRequests()});
+  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 3);
+  EXPECT_THAT(table, HasSubstr("ttft p99"));
+  EXPECT_THAT(table, HasSubstr("3000.00"));
+}
+
+TEST(BenchReportTest, ALevelWithoutAnyTokenHasRatesOfZero) {
+  const nlohmann::json json = LevelJson({.clients = 1, .failed_requests = 4});
+  EXPECT_DOUBLE_EQ(json["tokens_per_second"], 0);
+  EXPECT_DOUBLE_EQ(json["cpu_us_per_token"], 0);
+  EXPECT_FALSE(json.contains("server_cpu_seconds"));
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,387 @@
+#include "server/cli/local_up.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/clock.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "server/cli/child_process.h"
+
+namespace baton {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kLogLinesShown = 20;
+constexpr absl::Duration kProgressInterval = absl::Seconds(1);
+
+// --bin_dir, or beside this program, or where Bazel builds the others.
+absl::StatusOr<std::string> FindProgram(const std::string& name,
+                                        const std::string& bin_dir) {
+  std::vector<fs::path> folders = {bin_dir};
+  if (bin_dir.empty()) {
+    const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
+    folders = {here, here / "..", here / "../router"};
+  }
+  for (const fs::path& folder : folders) {
+    const fs::path path = (folder / name).lexically_normal();
+    if (access(path.c_str(), X_OK) == 0 && !fs::is_directory(path)) {
+      return path.string();
+    }
+  }
+  return absl::NotFoundError(
+      name + " is not in " + folders.front().string() +
+      "; build it (bazel build //server/...), or say --bin_dir");
+}
+
+// The processes of one run, in the order of their start. Owned by the main
+// thread, which is the only one.
+class LocalCluster {
+ public:
+  LocalCluster(const LocalUpOptions& options, const Console& console)
+      : options_(options), console_(console) {}
+  ~LocalCluster();
+  LocalCluster(const LocalCluster&) = delete;
+  LocalCluster& operator=(const LocalCluster&) = delete;
+
+  // OK: all serve.
+  absl::Status Start();
+  // What to exit with. REQUIRES: Start was OK.
+  int RunUntilTheEnd();
+  // The last one started ends first.
+  void StopAll();
+  // Of the child that ended by itself.
+  std::optional<int> failed_exit_code() const { return failed_exit_code_; }
+  bool interrupted() const { return interrupted_; }
+
+ private:
+  absl::Status Prepare();
+  absl::Status StartWorkers(const std::string& program);
+  absl::Status StartRouter(const std::string& program);
+  absl::Status Launch(std::string name, std::vector<std::string> arguments);
+  absl::Status AwaitEndpoints();
+  // The endpoints of the workers whose role is `role`, with commas.
+  std::string WorkerList(const std::string& role) const;
+  // Waits for a signal or a word of a child, at most `timeout`, and takes note.
+  void AwaitEvent(absl::Duration timeout);
+  // False once a child has ended by itself; says which, and why.
+  bool AllRun();
+  void AnnounceReady() const;
+  absl::Status WriteReadyFile() const;
+
+  const LocalUpOptions& options_;
+  const Console& console_;
+  const MonotonicClock clock_;
+  const absl::Time start_ = clock_.Now();
+  int signal_fd_ = -1;
+  std::string log_dir_;
+  std::vector<std::unique_ptr<ChildProcess>> children_;
+  bool interrupted_ = false;
+  std::optional<int> failed_exit_code_;
+};
+
+LocalCluster::~LocalCluster() {
+  if (signal_fd_ >= 0) close(signal_fd_);
+  std::error_code ignored;
+  if (options_.log_dir.empty() && !log_dir_.empty()) {
+    fs::remove_all(log_dir_, ignored);
+  }
+  if (!options_.ready_file.empty()) fs::remove(options_.ready_file, ignored);
+}
+
+absl::Status LocalCluster::Prepare() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGCHLD})
+    sigaddset(&signals, signal);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+  std::error_code error;
+  if (options_.log_dir.empty()) {
+    std::string name = (fs::temp_directory_path() / "baton-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) {
+      return absl::InternalError("cannot make " + name + " for the logs: " +
+                                 strerror(errno) + "; say --log_dir");
+    }
+    log_dir_ = name;
+  } else {
+    log_dir_ = options_.log_dir;
+    fs::create_directories(log_dir_, error);
+    if (error) return FieldError("log_dir", error.message());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::Launch(std::string name,
+                                  std::vector<std::string> arguments) {
+  const std::string log = log_dir_ + "/" + name + ".log";
+  children_.push_back(std::make_unique<ChildProcess>(
+      ChildOptions{.name = std::move(name),
+                   .arguments = std::move(arguments),
+                   .log_path = log}));
+  return children_.back()->Start();
+}
+
+absl::Status LocalCluster::StartWorkers(const std::string& program) {
+  std::vector<std::pair<std::string, uint32_t>> pools = {
+      {"prefill", options_.prefill}, {"decode", options_.decode}};
+  if (options_.unified) pools = {{"unified", 1}};
+  for (const auto& [role, count] : pools) {
+    for (uint32_t i = 0; i < count; ++i) {
+      std::vector<std::string> arguments = {program, "--role=" + role,
+                                            "--model=" + options_.model};
+      arguments.insert(arguments.end(), options_.worker_flags.begin(),
+                       options_.worker_flags.end());
+      RETURN_IF_ERROR(
+          Launch(role + "-" + std::to_string(i), std::move(arguments)));
+    }
+  }
+  return AwaitEndpoints();
+}
+
+std::string LocalCluster::WorkerList(const std::string& role) const {
+  std::vector<std::string> endpoints;
+  for (const auto& child : children_) {
+    if (child->endpoints()->role == role) {
+      endpoints.push_back(child->endpoints()->grpc);
+    }
+  }
+  return absl::StrJoin(endpoints, ",");
+}
+
+absl::Status LocalCluster::StartRouter(const std::string& program) {
+  std::vector<std::string> arguments = {program,
+                                        "--listen=" + options_.router_listen,
+                                        "--model=" + options_.model};
+  for (const std::string role : {"prefill", "decode", "unified"}) {
+    const std::string workers = WorkerList(role);
+    if (!workers.empty()) {
+      arguments.push_back("--" + role + "_workers=" + workers);
+    }
+  }
+  arguments.insert(arguments.end(), options_.router_flags.begin(),
+                   options_.router_flags.end());
+  RETURN_IF_ERROR(Launch("router", std::move(arguments)));
+  return AwaitEndpoints();
+}
+
+absl::Status LocalCluster::AwaitEndpoints() {
+  const absl::Time deadline = clock_.Now() + options_.start_timeout;
+  absl::Time next_word = clock_.Now() + kProgressInterval;
+  while (true) {
+    std::vector<std::string> waiting;
+    for (const auto& child : children_) {
+      if (!child->endpoints()) waiting.push_back(child->name());
+    }
+    if (waiting.empty()) return absl::OkStatus();
+    if (!AllRun() || interrupted_) {
+      return absl::CancelledError("ended before it was ready");
+    }
+    if (clock_.Now() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrJoin(waiting, ", ") +
+          " did not start in time; look at its log, or raise "
+          "--start_timeout:\n" +
+          LastLines(log_dir_ + "/" + waiting.front() + ".log", kLogLinesShown));
+    }
+    if (clock_.Now() >= next_word) {
+      console_.err << absl::StrFormat(
+                          "waiting for %s, %.0f s",
+                          absl::StrJoin(waiting, ", "),
+                          absl::ToDoubleSeconds(clock_.Now() - start_))
+                   << std::endl;
+      next_word += kProgressInterval;
+    }
+    AwaitEvent(std::min(next_word, deadline) - clock_.Now());
+  }
+}
+
+void LocalCluster::AwaitEvent(absl::Duration timeout) {
+  std::vector<pollfd> fds = {
+      {.fd = signal_fd_, .events = POLLIN, .revents = 0}};
+  for (const auto& child : children_) {
+    fds.push_back({.fd = child->stdout_fd(), .events = POLLIN, .revents = 0});
+  }
+  // Rounded up, so that a wait never turns into a spin.
+  const auto milliseconds = std::max<int64_t>(
+      0, absl::ToInt64Milliseconds(timeout + absl::Milliseconds(1)));
+  poll(fds.data(), fds.size(), static_cast<int>(milliseconds));
+  for (size_t i = 0; i < children_.size(); ++i) {
+    if (fds[i + 1].revents != 0) children_[i]->ReadStdout();
+  }
+  signalfd_siginfo info;
+  while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
+    if (info.ssi_signo != SIGCHLD) interrupted_ = true;
+  }
+}
+
+bool LocalCluster::AllRun() {
+  for (const auto& child : children_) {
+    const std::optional<int> code = child->TryWait();
+    if (!code || failed_exit_code_) continue;
+    failed_exit_code_ = *code == 0 ? kExitFailed : *code;
+    console_.err << child->name() << " (pid " << child->pid()
+                 << ") ended with exit code " << *code
+                 << "; its last log lines:\n"
+                 << LastLines(child->log_path(), kLogLinesShown) << std::flush;
+  }
+  return !failed_exit_code_;
+}
+
+absl::Status LocalCluster::Start() {
+  ASSIGN_OR_RETURN(const std::string batond,
+                   FindProgram("batond", options_.bin_dir));
+  ASSIGN_OR_RETURN(const std::string router,
+                   FindProgram("baton-router", options_.bin_dir));
+  RETURN_IF_ERROR(Prepare());
+  RETURN_IF_ERROR(StartWorkers(batond));
+  RETURN_IF_ERROR(StartRouter(router));
+  AnnounceReady();
+  return options_.ready_file.empty() ? absl::OkStatus() : WriteReadyFile();
+}
+
+void LocalCluster::AnnounceReady() const {
+  for (const auto& child : children_) {
+    const Endpoints& endpoints = *child->endpoints();
+    console_.out << absl::StrFormat("%-10s pid %-7d grpc %-21s http %s\n",
+                                    child->name(), child->pid(), endpoints.grpc,
+                                    endpoints.http);
+  }
+  console_.out << absl::StrFormat(
+      "ready after %.2f s; ask with: baton generate --router=%s --prompt=...\n",
+      absl::ToDoubleSeconds(clock_.Now() - start_),
+      children_.back()->endpoints()->grpc);
+  console_.out << "Ctrl-C ends all" << std::endl;
+}
+
+absl::Status LocalCluster::WriteReadyFile() const {
+  nlohmann::json json;
+  json["router"] = children_.back()->endpoints()->grpc;
+  for (const auto& child : children_) {
+    json["processes"].push_back({{"name", child->name()},
+                                 {"role", child->endpoints()->role},
+                                 {"pid", child->pid()},
+                                 {"grpc", child->endpoints()->grpc},
+                                 {"http", child->endpoints()->http},
+                                 {"log", child->log_path()}});
+  }
+  // Under its name only when it is whole.
+  const std::string partial = options_.ready_file + ".partial";
+  std::ofstream(partial) << json.dump() << "\n";
+  std::error_code error;
+  fs::rename(partial, options_.ready_file, error);
+  return error ? FieldError("ready_file", error.message()) : absl::OkStatus();
+}
+
+int LocalCluster::RunUntilTheEnd() {
+  while (AllRun() && !interrupted_) AwaitEvent(absl::Hours(1));
+  return failed_exit_code_.value_or(kExitOk);
+}
+
+void LocalCluster::StopAll() {
+  interrupted_ = false;
+  for (; !children_.empty(); children_.pop_back()) {
+    ChildProcess& child = *children_.back();
+    child.Signal(SIGTERM);
+    const absl::Time deadline = clock_.Now() + options_.grace;
+    // A second Ctrl-C cuts the grace.
+    while (!child.TryWait() && child.running() && clock_.Now() < deadline &&
+           !interrupted_) {
+      AwaitEvent(deadline - clock_.Now());
+    }
+    if (child.running()) {
+      console_.err << child.name() << " did not end by itself: killed\n";
+    }
+  }
+}
+
+}  // namespace
+
+void AddLocalUpFlags(Flags& flags, LocalUpOptions* options) {
+  flags.Group("Pools");
+  flags.Add(&options->model,
+            {.name = "model", .help = "The model's folder.", .required = true});
+  flags.Add(&options->prefill, {.name = "prefill",
+                                .help = "Number of prefill workers.",
+                                .min = 1,
+                                .max = 64});
+  flags.Add(&options->decode, {.name = "decode",
+                               .help = "Number of decode workers.",
+                               .min = 1,
+                               .max = 64});
+  flags.Add(&options->unified,
+            {.name = "unified", .help = "One worker that does both, instead."});
+  flags.Add(&options->router_listen,
+            {.name = "router_listen",
+             .help = "Where the router listens; port 0 takes any free one."});
+  flags.Group("Programs");
+  flags.Add(&options->bin_dir,
+            {.name = "bin_dir",
+             .help = "Folder of batond and baton-router. Absent: beside this "
+                     "program."});
+  flags.Add(&options->worker_flags,
+            {.name = "worker_flags",
+             .help = "Flags for every batond: --threads=1,--verbosity=1."});
+  flags.Add(&options->router_flags,
+            {.name = "router_flags", .help = "Flags for baton-router."});
+  flags.Group("Life");
+  flags.Add(&options->ready_file,
+            {.name = "ready_file",
+             .help = "JSON with the processes and endpoints, written when all "
+                     "are ready, removed at the end."});
+  flags.Add(&options->log_dir,
+            {.name = "log_dir",
+             .help = "Keeps the logs there. Absent: they go with the "
+                     "processes."});
+  flags.Add(&options->start_timeout, {.name = "start_timeout",
+                                      .help = "Of each step of the start.",
+                                      .min = 0.1,
+                                      .max = 3600});
+  flags.Add(&options->grace, {.name = "grace",
+                              .help = "How long each process may take to end.",
+                              .min = 0,
+                              .max = 3600});
+}
+
+absl::Status ValidateLocalUp(const LocalUpOptions& options) {
+  if (!fs::is_directory(options.model)) {
+    return FieldError("model", "\"" + options.model + "\" is no folder");
+  }
+  return absl::OkStatus();
+}
+
+int RunLocalUp(const LocalUpOptions& options, const Console& console) {
+  LocalCluster cluster(options, console);
+  int exit_code = kExitFailed;
+  if (const absl::Status started = cluster.Start(); started.ok()) {
+    exit_code = cluster.RunUntilTheEnd();
+  } else if (cluster.failed_exit_code()) {
+    exit_code = *cluster.failed_exit_code();
+  } else if (cluster.interrupted()) {
+    exit_code = kExitOk;
+  } else {
+    console.err << "baton local up: " << std::string(started.message()) << "\n";
+  }
+  cluster.StopAll();
+  return exit_code;
+}
+
+}  // namespace baton

@@ -1,0 +1,40 @@
+// `baton local up`: workers and a router on this machine, as one command.
+#ifndef BATON_SERVER_CLI_LOCAL_UP_H_
+#define BATON_SERVER_CLI_LOCAL_UP_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/cli/console.h"
+#include "server/edge/config.h"
+
+namespace baton {
+
+struct LocalUpOptions {
+  std::string model;
+  uint32_t prefill = 1;
+  uint32_t decode = 1;
+  bool unified = false;
+  std::string router_listen = "127.0.0.1:0";
+  std::string bin_dir;
+  std::vector<std::string> worker_flags;
+  std::vector<std::string> router_flags;
+  std::string ready_file;
+  std::string log_dir;
+  absl::Duration start_timeout = absl::Minutes(2);
+  absl::Duration grace = absl::Seconds(5);
+};
+
+void AddLocalUpFlags(Flags& flags, LocalUpOptions* options);
+absl::Status ValidateLocalUp(const LocalUpOptions& options);
+// Starts the processes, says when they are ready, and runs until SIGINT or
+// SIGTERM, 0, or until one of them ends, its exit code. Nothing is left behind.
+// Blocks those signals for good; REQUIRES: no other threads.
+int RunLocalUp(const LocalUpOptions& options, const Console& console);
+
+}  // namespace baton
+
+#endif  // BATON_SERVER_CLI_LOCAL_UP_H_

@@ -1,0 +1,52 @@
+// The flags of a generation request, shared by `generate` and `chat`.
+#ifndef BATON_SERVER_CLI_REQUEST_FLAGS_H_
+#define BATON_SERVER_CLI_REQUEST_FLAGS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/baton/v1/inference.pb.h"
+#include "server/edge/config.h"
+
+namespace baton {
+
+// Where the router listens unless told otherwise, as baton-router has it.
+inline constexpr char kDefaultRouter[] = "127.0.0.1:8000";
+
+// What is absent comes from the model's generation_config.json. Ranges are the
+// server's to judge: it names the field.
+struct RequestOptions {
+  std::string router = kDefaultRouter;
+  absl::Duration timeout = absl::Minutes(10);
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<uint32_t> top_k;
+  std::optional<float> min_p;
+  std::optional<uint64_t> seed;
+  std::optional<uint32_t> max_tokens;
+  std::vector<std::string> stop;
+  std::vector<std::string> stop_token_ids;
+  bool ignore_eos = false;
+};
+
+// Adds --router and --timeout.
+void AddConnectionFlags(Flags& flags, std::string* router,
+                        absl::Duration* timeout);
+// Adds all of RequestOptions.
+void AddRequestFlags(Flags& flags, RequestOptions* options);
+
+// Sampling and stopping of `request`.
+absl::Status FillRequest(const RequestOptions& options,
+                         v1::GenerateRequest* request);
+
+// "1,2,3" or "1 2 3".
+absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(const std::string& text);
+
+}  // namespace baton
+
+#endif  // BATON_SERVER_CLI_REQUEST_FLAGS_H_

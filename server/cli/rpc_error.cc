@@ -1,0 +1,52 @@
+#include "server/cli/rpc_error.h"
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/edge/grpc_status.h"
+
+namespace baton {
+namespace {
+
+std::string Advice(grpc::StatusCode code, const std::string& endpoint) {
+  switch (code) {
+    case grpc::StatusCode::INVALID_ARGUMENT:
+      return "correct the request and try again";
+    case grpc::StatusCode::FAILED_PRECONDITION:
+      return "this model or server cannot do that; ask for something else";
+    case grpc::StatusCode::ALREADY_EXISTS:
+      return "choose another client_request_id, or wait for the first one";
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      return "try again later, or with fewer requests at once";
+    case grpc::StatusCode::UNAVAILABLE:
+      return "is a router listening at " + endpoint +
+             ", and are its workers up? `baton local up` starts all of them";
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return "raise --timeout, or ask for fewer tokens";
+    case grpc::StatusCode::UNIMPLEMENTED:
+      return endpoint + " is no baton-router; give the router's endpoint";
+    default:
+      return "see the log of the server at " + endpoint;
+  }
+}
+
+// What the details add: a reason for programs, and when to come back.
+std::string Details(const absl::Status& status) {
+  std::string text;
+  if (const auto reason = ErrorReason(status)) text += " (" + *reason + ")";
+  if (const auto delay = RetryDelay(status)) {
+    text += " (retry after " + absl::FormatDuration(*delay) + ")";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ExplainRpcError(const grpc::Status& status,
+                            const std::string& endpoint) {
+  const absl::Status known = FromGrpcStatus(status);
+  return absl::StatusCodeToString(known.code()) + ": " +
+         status.error_message() + Details(known) + "; " +
+         Advice(status.error_code(), endpoint);
+}
+
+}  // namespace baton

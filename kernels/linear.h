@@ -16,8 +16,13 @@ enum class WeightDtype { kF32, kBf16 };
 
 // A weight [out, in], packed at load for the kernels: panels of 16 outputs,
 // each k-major, the last panel filled up with zeros.
-//   packed := panel*      panel := (w[16 p + 0..15][k])  for k in [0, in)
-// Immutable after construction, so thread-safe. Move-only; owns its memory.
+//   packed := panel*
+//   panel  := (w[16 p + 0..15][k])  for k in [0, in)               float32
+//   panel  := (w[16 p + 0..15][k, k + 1])  for even k in [0, in)   bf16; where
+//             in is odd, the last k + 1 is zero and not used
+// Best with 64 outputs or more: so join the gate and up projections of an
+// expert. Immutable after construction, so thread-safe. Move-only; owns its
+// memory.
 class PackedWeight {
  public:
   static constexpr int kPanelOutputs = 16;

@@ -29,10 +29,15 @@ struct RoutingOptions {
   const float* bias = nullptr;  // [experts], for kNoAuxTc alone.
 };
 
+// The most experts that a router may have.
+inline constexpr int kMaxRoutedExperts = 1024;
+
 // logits [tokens, experts] float32; experts and weights [tokens, top_k], in
 // falling order of the selection's score, ties to the lower index. The weight
 // is the score without bias. Each token's result depends on its own logits
 // alone.
+// REQUIRES: num_groups divides the experts, num_kept_groups <= num_groups, 1 <=
+// top_k <= experts of the kept groups.
 void RouteExperts(const CpuContext& context, const RoutingOptions& options,
                   MatrixView<const float> logits, MatrixView<int32_t> experts,
                   MatrixView<float> weights);

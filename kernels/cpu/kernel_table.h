@@ -1,0 +1,110 @@
+// The kernels of one instruction set, as plain functions on plain data. The
+// launchers (kernels/*.cc) check shapes, split the work, and call through this.
+//
+// Nothing here has inline functions: see cpu/vector.h.
+#ifndef BATON_KERNELS_CPU_KERNEL_TABLE_H_
+#define BATON_KERNELS_CPU_KERNEL_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace baton {
+
+enum class VectorIsa;
+struct RoutingOptions;
+
+// Consecutive panels of a packed weight times some rows.
+struct LinearBlock {
+  const float* x;
+  ptrdiff_t x_stride;
+  const void* panels;  // The first panel; in + in % 2 rows of 16 for bf16.
+  bool is_bf16;
+  int rows;
+  int in;
+  int out;  // Outputs of this block: panels = ceil(out / 16).
+  float* y;
+  ptrdiff_t y_stride;
+};
+
+struct CombineRow {
+  const float* shared;
+  const float* routed;
+  ptrdiff_t routed_stride;
+  const float* weights;
+  int top_k;
+  int cols;
+  float* y;
+};
+
+struct RouteRow {
+  const RoutingOptions* options;
+  const float* logits;
+  int num_experts;
+  int32_t* experts;
+  float* weights;
+};
+
+// Some heads of consecutive rows of one sequence.
+struct AttentionBlock {
+  const std::byte* pool;
+  const uint32_t* block_table;
+  const int32_t* positions;  // [rows]
+  size_t block_bytes;
+  size_t layer_offset_bytes;
+  bool is_bf16;
+  int latent_dim;
+  int rope_dim;
+  int rows;
+  int heads;      // rows * heads <= kMaxAttentionPairs.
+  int row_pitch;  // From row to row in q and z: the number of all heads.
+  float scale;
+  const float* q_latent;
+  ptrdiff_t q_latent_stride;
+  const float* q_rope;
+  ptrdiff_t q_rope_stride;
+  float* z;
+  ptrdiff_t z_stride;
+  float* scratch;  // AttentionScratchFloats(latent_dim, rope_dim)
+};
+inline constexpr int kMaxAttentionPairs = 64;
+// The scores of a tile, and its keys, transposed and padded to 16 values.
+size_t AttentionScratchFloats(int latent_dim, int rope_dim);
+
+struct SampleRow {
+  const float* logits;
+  int vocab;
+  float temperature;
+  float top_p;
+  float min_p;
+  uint32_t top_k;
+  uint64_t seed;
+  uint32_t sample_index;
+  uint64_t position;
+  int32_t* scratch;  // SampleScratchSize(vocab)
+  // Results.
+  uint32_t token_id;
+  float logprob;
+};
+
+// Three arrays of candidates.
+size_t SampleScratchSize(int vocab);
+
+struct KernelTable {
+  void (*linear)(const LinearBlock& block);
+  void (*rms_norm)(const float* x, const float* weight, float eps, int cols,
+                   float* y);
+  void (*apply_rope)(float* x, const float* cos, const float* sin, int cols);
+  void (*silu_mul)(const float* gate, const float* up, int cols, float* y);
+  void (*add_in_place)(float* x, const float* y, int cols);
+  void (*combine_experts)(const CombineRow& row);
+  void (*route_experts)(const RouteRow& row);
+  void (*attention)(const AttentionBlock& block);
+  void (*sample)(SampleRow& row);
+};
+
+// Always the same table for an isa; the CPU must support it.
+const KernelTable& KernelsFor(VectorIsa isa);
+
+}  // namespace baton
+
+#endif  // BATON_KERNELS_CPU_KERNEL_TABLE_H_

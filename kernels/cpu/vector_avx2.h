@@ -1,0 +1,342 @@
+// Sixteen lanes in two AVX2 registers, with FMA.
+#ifndef BATON_KERNELS_CPU_VECTOR_AVX2_H_
+#define BATON_KERNELS_CPU_VECTOR_AVX2_H_
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace baton::avx2 {
+
+struct F32x16 {
+  __m256 a;  // Lanes 0 to 7.
+  __m256 b;  // Lanes 8 to 15.
+};
+struct I32x16 {
+  __m256i a;
+  __m256i b;
+};
+struct M16 {  // All bits of a lane are 1, or 0.
+  __m256 a;
+  __m256 b;
+};
+
+BATON_INLINE uint32_t BitsOf(float x) {
+  return __builtin_bit_cast(uint32_t, x);
+}
+BATON_INLINE float FloatOf(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+BATON_INLINE F32x16 Set(float x) {
+  return {_mm256_set1_ps(x), _mm256_set1_ps(x)};
+}
+BATON_INLINE I32x16 Set(int32_t x) {
+  return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)};
+}
+BATON_INLINE I32x16 LaneIndex() {
+  return {_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
+          _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)};
+}
+
+// The first n lanes, n in [0, 16].
+BATON_INLINE M16 FirstLanes(int n) {
+  const I32x16 index = LaneIndex();
+  const __m256i limit = _mm256_set1_epi32(n);
+  return {_mm256_castsi256_ps(_mm256_cmpgt_epi32(limit, index.a)),
+          _mm256_castsi256_ps(_mm256_cmpgt_epi32(limit, index.b))};
+}
+
+BATON_INLINE F32x16 Load(const float* p) {
+  return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+BATON_INLINE F32x16 LoadPartial(const float* p, int n) {
+  const M16 m = FirstLanes(n);
+  return {_mm256_maskload_ps(p, _mm256_castps_si256(m.a)),
+          _mm256_maskload_ps(p + 8, _mm256_castps_si256(m.b))};
+}
+BATON_INLINE void Store(float* p, F32x16 x) {
+  _mm256_storeu_ps(p, x.a);
+  _mm256_storeu_ps(p + 8, x.b);
+}
+BATON_INLINE void StorePartial(float* p, F32x16 x, int n) {
+  const M16 m = FirstLanes(n);
+  _mm256_maskstore_ps(p, _mm256_castps_si256(m.a), x.a);
+  _mm256_maskstore_ps(p + 8, _mm256_castps_si256(m.b), x.b);
+}
+BATON_INLINE I32x16 Load(const int32_t* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+}
+BATON_INLINE void Store(int32_t* p, I32x16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.b);
+}
+BATON_INLINE __m256 WidenBf16(__m128i x) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+}
+BATON_INLINE F32x16 LoadBf16(const uint16_t* p) {
+  return {WidenBf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          WidenBf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+BATON_INLINE F32x16 LoadBf16Partial(const uint16_t* p, int n) {
+  uint16_t copy[16] = {};
+  for (int i = 0; i < n; ++i) copy[i] = p[i];
+  return LoadBf16(copy);
+}
+BATON_INLINE F32x16 LowBf16(I32x16 x) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(x.a, 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(x.b, 16))};
+}
+BATON_INLINE F32x16 HighBf16(I32x16 x) {
+  const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  return {_mm256_castsi256_ps(_mm256_and_si256(x.a, high)),
+          _mm256_castsi256_ps(_mm256_and_si256(x.b, high))};
+}
+
+BATON_INLINE F32x16 operator+(F32x16 x, F32x16 y) {
+  return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)};
+}
+BATON_INLINE F32x16 operator-(F32x16 x, F32x16 y) {
+  return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)};
+}
+BATON_INLINE F32x16 operator*(F32x16 x, F32x16 y) {
+  return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)};
+}
+BATON_INLINE F32x16 operator/(F32x16 x, F32x16 y) {
+  return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)};
+}
+BATON_INLINE F32x16 Fma(F32x16 x, F32x16 y, F32x16 z) {
+  return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+BATON_INLINE F32x16 Min(F32x16 x, F32x16 y) {
+  return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)};
+}
+BATON_INLINE F32x16 Max(F32x16 x, F32x16 y) {
+  return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)};
+}
+BATON_INLINE float Fma(float x, float y, float z) {
+  return __builtin_fmaf(x, y, z);
+}
+
+BATON_INLINE M16 operator<(F32x16 x, F32x16 y) {
+  return {_mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ),
+          _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ)};
+}
+BATON_INLINE M16 operator<=(F32x16 x, F32x16 y) {
+  return {_mm256_cmp_ps(x.a, y.a, _CMP_LE_OQ),
+          _mm256_cmp_ps(x.b, y.b, _CMP_LE_OQ)};
+}
+BATON_INLINE M16 operator==(F32x16 x, F32x16 y) {
+  return {_mm256_cmp_ps(x.a, y.a, _CMP_EQ_OQ),
+          _mm256_cmp_ps(x.b, y.b, _CMP_EQ_OQ)};
+}
+BATON_INLINE M16 operator==(I32x16 x, I32x16 y) {
+  return {_mm256_castsi256_ps(_mm256_cmpeq_epi32(x.a, y.a)),
+          _mm256_castsi256_ps(_mm256_cmpeq_epi32(x.b, y.b))};
+}
+BATON_INLINE F32x16 Select(M16 m, F32x16 x, F32x16 y) {
+  return {_mm256_blendv_ps(y.a, x.a, m.a), _mm256_blendv_ps(y.b, x.b, m.b)};
+}
+BATON_INLINE I32x16 Select(M16 m, I32x16 x, I32x16 y) {
+  return {_mm256_blendv_epi8(y.a, x.a, _mm256_castps_si256(m.a)),
+          _mm256_blendv_epi8(y.b, x.b, _mm256_castps_si256(m.b))};
+}
+BATON_INLINE uint32_t MaskBits(M16 m) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(m.a)) |
+         static_cast<uint32_t>(_mm256_movemask_ps(m.b)) << 8;
+}
+
+BATON_INLINE I32x16 operator+(I32x16 x, I32x16 y) {
+  return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)};
+}
+BATON_INLINE I32x16 operator-(I32x16 x, I32x16 y) {
+  return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)};
+}
+BATON_INLINE I32x16 operator&(I32x16 x, I32x16 y) {
+  return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)};
+}
+BATON_INLINE I32x16 operator|(I32x16 x, I32x16 y) {
+  return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)};
+}
+BATON_INLINE I32x16 operator^(I32x16 x, I32x16 y) {
+  return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)};
+}
+BATON_INLINE I32x16 Max(I32x16 x, I32x16 y) {
+  return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)};
+}
+template <int kBits>
+BATON_INLINE I32x16 ShiftLeft(I32x16 x) {
+  return {_mm256_slli_epi32(x.a, kBits), _mm256_slli_epi32(x.b, kBits)};
+}
+template <int kBits>
+BATON_INLINE I32x16 ShiftRightLogical(I32x16 x) {
+  return {_mm256_srli_epi32(x.a, kBits), _mm256_srli_epi32(x.b, kBits)};
+}
+template <int kBits>
+BATON_INLINE I32x16 ShiftRightArithmetic(I32x16 x) {
+  return {_mm256_srai_epi32(x.a, kBits), _mm256_srai_epi32(x.b, kBits)};
+}
+struct WideProduct {
+  I32x16 high;
+  I32x16 low;
+};
+BATON_INLINE void MultiplyWide8(__m256i x, __m256i y, __m256i* high,
+                                __m256i* low) {
+  const __m256i even = _mm256_mul_epu32(x, y);
+  const __m256i odd =
+      _mm256_mul_epu32(_mm256_srli_epi64(x, 32), _mm256_srli_epi64(y, 32));
+  *high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+  *low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+}
+BATON_INLINE WideProduct MultiplyWide(I32x16 x, I32x16 y) {
+  WideProduct z;
+  MultiplyWide8(x.a, y.a, &z.high.a, &z.low.a);
+  MultiplyWide8(x.b, y.b, &z.high.b, &z.low.b);
+  return z;
+}
+
+BATON_INLINE I32x16 Bits(F32x16 x) {
+  return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)};
+}
+BATON_INLINE F32x16 FromBits(I32x16 x) {
+  return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)};
+}
+BATON_INLINE F32x16 ToFloat(I32x16 x) {
+  return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)};
+}
+BATON_INLINE I32x16 Truncate(F32x16 x) {
+  return {_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b)};
+}
+BATON_INLINE __m128 UnsignedPlusHalf4(__m128i x) {
+  // The CPU converts signed numbers: move the range by 2^31, exactly.
+  const __m256d y = _mm256_cvtepi32_pd(
+      _mm_xor_si128(x, _mm_set1_epi32(static_cast<int>(0x80000000u))));
+  return _mm256_cvtpd_ps(_mm256_add_pd(y, _mm256_set1_pd(2147483648.5)));
+}
+BATON_INLINE __m256 UnsignedPlusHalf8(__m256i x) {
+  return _mm256_set_m128(UnsignedPlusHalf4(_mm256_extracti128_si256(x, 1)),
+                         UnsignedPlusHalf4(_mm256_castsi256_si128(x)));
+}
+BATON_INLINE F32x16 UnsignedPlusHalf(I32x16 x) {
+  return {UnsignedPlusHalf8(x.a), UnsignedPlusHalf8(x.b)};
+}
+
+BATON_INLINE F32x16 SwapPairs(F32x16 x) {
+  return {_mm256_permute_ps(x.a, 0b10110001),
+          _mm256_permute_ps(x.b, 0b10110001)};
+}
+BATON_INLINE F32x16 DuplicateLow(F32x16 x) {
+  return {
+      _mm256_permutevar8x32_ps(x.a, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)),
+      _mm256_permutevar8x32_ps(x.a, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7))};
+}
+BATON_INLINE void Transpose8(__m256 (&x)[8]) {
+  __m256 t[8];
+#pragma GCC unroll 2
+  for (int g = 0; g < 8; g += 4) {
+    const __m256 a = _mm256_unpacklo_ps(x[g], x[g + 1]);
+    const __m256 b = _mm256_unpackhi_ps(x[g], x[g + 1]);
+    const __m256 c = _mm256_unpacklo_ps(x[g + 2], x[g + 3]);
+    const __m256 d = _mm256_unpackhi_ps(x[g + 2], x[g + 3]);
+    t[g] = _mm256_shuffle_ps(a, c, 0x44);
+    t[g + 1] = _mm256_shuffle_ps(a, c, 0xee);
+    t[g + 2] = _mm256_shuffle_ps(b, d, 0x44);
+    t[g + 3] = _mm256_shuffle_ps(b, d, 0xee);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    x[j] = _mm256_permute2f128_ps(t[j], t[4 + j], 0x20);
+    x[4 + j] = _mm256_permute2f128_ps(t[j], t[4 + j], 0x31);
+  }
+}
+BATON_INLINE void Transpose16(F32x16 (&x)[16]) {
+  // Four 8x8 blocks; the two off the diagonal change places.
+  __m256 aa[8], ab[8], ba[8], bb[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    aa[i] = x[i].a;
+    ab[i] = x[i].b;
+    ba[i] = x[8 + i].a;
+    bb[i] = x[8 + i].b;
+  }
+  Transpose8(aa);
+  Transpose8(ab);
+  Transpose8(ba);
+  Transpose8(bb);
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    x[i] = {aa[i], ba[i]};
+    x[8 + i] = {ab[i], bb[i]};
+  }
+}
+BATON_INLINE void TransposeQuads8(__m256i& x0, __m256i& x1, __m256i& x2,
+                                  __m256i& x3) {
+  const __m256i a = _mm256_unpacklo_epi32(x0, x1);
+  const __m256i b = _mm256_unpackhi_epi32(x0, x1);
+  const __m256i c = _mm256_unpacklo_epi32(x2, x3);
+  const __m256i d = _mm256_unpackhi_epi32(x2, x3);
+  x0 = _mm256_unpacklo_epi64(a, c);
+  x1 = _mm256_unpackhi_epi64(a, c);
+  x2 = _mm256_unpacklo_epi64(b, d);
+  x3 = _mm256_unpackhi_epi64(b, d);
+}
+BATON_INLINE void TransposeQuads(I32x16 (&x)[4]) {
+  TransposeQuads8(x[0].a, x[1].a, x[2].a, x[3].a);
+  TransposeQuads8(x[0].b, x[1].b, x[2].b, x[3].b);
+}
+BATON_INLINE int StoreSelected(int32_t* p, M16 m, I32x16 x) {
+  int32_t lanes[16];
+  Store(lanes, x);
+  int n = 0;
+  for (uint32_t bits = MaskBits(m); bits != 0; bits &= bits - 1) {
+    p[n++] = lanes[__builtin_ctz(bits)];
+  }
+  return n;
+}
+
+BATON_INLINE float FirstLane(F32x16 x) { return _mm256_cvtss_f32(x.a); }
+BATON_INLINE float Sum(F32x16 x) {
+  const __m256 y = _mm256_add_ps(x.a, x.b);
+  __m128 z = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+  z = _mm_add_ps(z, _mm_movehl_ps(z, z));
+  return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
+}
+BATON_INLINE float MaxLane(F32x16 x) {
+  const __m256 y = _mm256_max_ps(x.a, x.b);
+  __m128 z = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+  z = _mm_max_ps(z, _mm_movehl_ps(z, z));
+  return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
+}
+BATON_INLINE int32_t MaxLane(I32x16 x) {
+  const __m256i y = _mm256_max_epi32(x.a, x.b);
+  __m128i z =
+      _mm_max_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
+  z = _mm_max_epi32(z, _mm_shuffle_epi32(z, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(z, _mm_shuffle_epi32(z, 0xb1)));
+}
+BATON_INLINE __m256i PairSums(__m256i x) {
+  return _mm256_add_epi64(_mm256_and_si256(x, _mm256_set1_epi64x(0xffffffff)),
+                          _mm256_srli_epi64(x, 32));
+}
+BATON_INLINE uint64_t SumUnsigned(I32x16 x) {
+  const __m256i y = _mm256_add_epi64(PairSums(x.a), PairSums(x.b));
+  const __m128i z =
+      _mm_add_epi64(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
+  return static_cast<uint64_t>(_mm_cvtsi128_si64(z)) +
+         static_cast<uint64_t>(_mm_extract_epi64(z, 1));
+}
+
+// The linear kernel's register blocks: up to so many rows, and with r rows so
+// many panels of 16 outputs.
+inline constexpr int kMaxTileRows = 6;
+inline constexpr int kMaxTilePanels[kMaxTileRows + 1] = {0, 4, 2, 2, 1, 1, 1};
+
+// The attention kernel's: scores of pairs (row, head) by vectors of keys, and
+// sums of heads by vectors of the latent.
+inline constexpr int kScorePairs = 6;
+inline constexpr int kScoreKeyVectors = 1;
+inline constexpr int kSumHeads = 3;
+inline constexpr int kSumVectors = 2;
+
+}  // namespace baton::avx2
+
+#endif  // BATON_KERNELS_CPU_VECTOR_AVX2_H_

@@ -1,0 +1,249 @@
+// Sixteen lanes in one AVX-512 register (F, BW, VL, DQ).
+#ifndef BATON_KERNELS_CPU_VECTOR_AVX512_H_
+#define BATON_KERNELS_CPU_VECTOR_AVX512_H_
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace baton::avx512 {
+
+struct F32x16 {
+  __m512 v;
+};
+struct I32x16 {
+  __m512i v;
+};
+using M16 = __mmask16;  // Bit i: lane i.
+
+BATON_INLINE uint32_t BitsOf(float x) {
+  return __builtin_bit_cast(uint32_t, x);
+}
+BATON_INLINE float FloatOf(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+BATON_INLINE F32x16 Set(float x) { return {_mm512_set1_ps(x)}; }
+BATON_INLINE I32x16 Set(int32_t x) { return {_mm512_set1_epi32(x)}; }
+BATON_INLINE I32x16 LaneIndex() {
+  return {
+      _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)};
+}
+
+// The first n lanes, n in [0, 16].
+BATON_INLINE M16 FirstLanes(int n) {
+  return static_cast<M16>((uint32_t{1} << n) - 1);
+}
+
+BATON_INLINE F32x16 Load(const float* p) { return {_mm512_loadu_ps(p)}; }
+BATON_INLINE F32x16 LoadPartial(const float* p, int n) {
+  return {_mm512_maskz_loadu_ps(FirstLanes(n), p)};
+}
+BATON_INLINE void Store(float* p, F32x16 x) { _mm512_storeu_ps(p, x.v); }
+BATON_INLINE void StorePartial(float* p, F32x16 x, int n) {
+  _mm512_mask_storeu_ps(p, FirstLanes(n), x.v);
+}
+BATON_INLINE I32x16 Load(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+BATON_INLINE void Store(int32_t* p, I32x16 x) { _mm512_storeu_si512(p, x.v); }
+BATON_INLINE F32x16 WidenBf16(__m256i x) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))};
+}
+BATON_INLINE F32x16 LoadBf16(const uint16_t* p) {
+  return WidenBf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+BATON_INLINE F32x16 LoadBf16Partial(const uint16_t* p, int n) {
+  return WidenBf16(_mm256_maskz_loadu_epi16(FirstLanes(n), p));
+}
+BATON_INLINE F32x16 LowBf16(I32x16 x) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(x.v, 16))};
+}
+BATON_INLINE F32x16 HighBf16(I32x16 x) {
+  return {_mm512_castsi512_ps(
+      _mm512_and_si512(x.v, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+}
+
+BATON_INLINE F32x16 operator+(F32x16 a, F32x16 b) {
+  return {_mm512_add_ps(a.v, b.v)};
+}
+BATON_INLINE F32x16 operator-(F32x16 a, F32x16 b) {
+  return {_mm512_sub_ps(a.v, b.v)};
+}
+BATON_INLINE F32x16 operator*(F32x16 a, F32x16 b) {
+  return {_mm512_mul_ps(a.v, b.v)};
+}
+BATON_INLINE F32x16 operator/(F32x16 a, F32x16 b) {
+  return {_mm512_div_ps(a.v, b.v)};
+}
+BATON_INLINE F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) {
+  return {_mm512_fmadd_ps(a.v, b.v, c.v)};
+}
+BATON_INLINE F32x16 Min(F32x16 a, F32x16 b) {
+  return {_mm512_min_ps(a.v, b.v)};
+}
+BATON_INLINE F32x16 Max(F32x16 a, F32x16 b) {
+  return {_mm512_max_ps(a.v, b.v)};
+}
+BATON_INLINE float Fma(float a, float b, float c) {
+  return __builtin_fmaf(a, b, c);
+}
+
+BATON_INLINE M16 operator<(F32x16 a, F32x16 b) {
+  return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ);
+}
+BATON_INLINE M16 operator<=(F32x16 a, F32x16 b) {
+  return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ);
+}
+BATON_INLINE M16 operator==(F32x16 a, F32x16 b) {
+  return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ);
+}
+BATON_INLINE M16 operator==(I32x16 a, I32x16 b) {
+  return _mm512_cmpeq_epi32_mask(a.v, b.v);
+}
+BATON_INLINE F32x16 Select(M16 m, F32x16 a, F32x16 b) {
+  return {_mm512_mask_mov_ps(b.v, m, a.v)};
+}
+BATON_INLINE I32x16 Select(M16 m, I32x16 a, I32x16 b) {
+  return {_mm512_mask_mov_epi32(b.v, m, a.v)};
+}
+BATON_INLINE uint32_t MaskBits(M16 m) { return m; }
+
+BATON_INLINE I32x16 operator+(I32x16 a, I32x16 b) {
+  return {_mm512_add_epi32(a.v, b.v)};
+}
+BATON_INLINE I32x16 operator-(I32x16 a, I32x16 b) {
+  return {_mm512_sub_epi32(a.v, b.v)};
+}
+BATON_INLINE I32x16 operator&(I32x16 a, I32x16 b) {
+  return {_mm512_and_si512(a.v, b.v)};
+}
+BATON_INLINE I32x16 operator|(I32x16 a, I32x16 b) {
+  return {_mm512_or_si512(a.v, b.v)};
+}
+BATON_INLINE I32x16 operator^(I32x16 a, I32x16 b) {
+  return {_mm512_xor_si512(a.v, b.v)};
+}
+BATON_INLINE I32x16 Max(I32x16 a, I32x16 b) {
+  return {_mm512_max_epi32(a.v, b.v)};
+}
+template <int kBits>
+BATON_INLINE I32x16 ShiftLeft(I32x16 a) {
+  return {_mm512_slli_epi32(a.v, kBits)};
+}
+template <int kBits>
+BATON_INLINE I32x16 ShiftRightLogical(I32x16 a) {
+  return {_mm512_srli_epi32(a.v, kBits)};
+}
+template <int kBits>
+BATON_INLINE I32x16 ShiftRightArithmetic(I32x16 a) {
+  return {_mm512_srai_epi32(a.v, kBits)};
+}
+struct WideProduct {
+  I32x16 high;
+  I32x16 low;
+};
+BATON_INLINE WideProduct MultiplyWide(I32x16 a, I32x16 b) {
+  const __m512i even = _mm512_mul_epu32(a.v, b.v);
+  const __m512i odd =
+      _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), _mm512_srli_epi64(b.v, 32));
+  return {{_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd)},
+          {_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32))}};
+}
+
+BATON_INLINE I32x16 Bits(F32x16 x) { return {_mm512_castps_si512(x.v)}; }
+BATON_INLINE F32x16 FromBits(I32x16 x) { return {_mm512_castsi512_ps(x.v)}; }
+BATON_INLINE F32x16 ToFloat(I32x16 x) { return {_mm512_cvtepi32_ps(x.v)}; }
+BATON_INLINE I32x16 Truncate(F32x16 x) { return {_mm512_cvttps_epi32(x.v)}; }
+BATON_INLINE F32x16 UnsignedPlusHalf(I32x16 x) {
+  const __m512d half = _mm512_set1_pd(0.5);
+  const __m256 low = _mm512_cvtpd_ps(
+      _mm512_add_pd(_mm512_cvtepu32_pd(_mm512_castsi512_si256(x.v)), half));
+  const __m256 high = _mm512_cvtpd_ps(_mm512_add_pd(
+      _mm512_cvtepu32_pd(_mm512_extracti64x4_epi64(x.v, 1)), half));
+  return {_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1)};
+}
+
+BATON_INLINE F32x16 SwapPairs(F32x16 x) {
+  return {_mm512_permute_ps(x.v, 0b10110001)};
+}
+BATON_INLINE F32x16 DuplicateLow(F32x16 x) {
+  return {_mm512_permutexvar_ps(
+      _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), x.v)};
+}
+BATON_INLINE void Transpose16(F32x16 (&x)[16]) {
+  __m512 t[16];
+  // In each 128-bit lane: 4x4 blocks of rows 4g .. 4g + 3.
+#pragma GCC unroll 4
+  for (int g = 0; g < 4; ++g) {
+    const __m512 a = _mm512_unpacklo_ps(x[4 * g].v, x[4 * g + 1].v);
+    const __m512 b = _mm512_unpackhi_ps(x[4 * g].v, x[4 * g + 1].v);
+    const __m512 c = _mm512_unpacklo_ps(x[4 * g + 2].v, x[4 * g + 3].v);
+    const __m512 d = _mm512_unpackhi_ps(x[4 * g + 2].v, x[4 * g + 3].v);
+    t[4 * g] = _mm512_shuffle_ps(a, c, 0x44);
+    t[4 * g + 1] = _mm512_shuffle_ps(a, c, 0xee);
+    t[4 * g + 2] = _mm512_shuffle_ps(b, d, 0x44);
+    t[4 * g + 3] = _mm512_shuffle_ps(b, d, 0xee);
+  }
+  // t[4 g + j], lane l: column 4 l + j of rows 4 g ..: gather the four g.
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const __m512 a = _mm512_shuffle_f32x4(t[j], t[4 + j], 0x88);
+    const __m512 b = _mm512_shuffle_f32x4(t[j], t[4 + j], 0xdd);
+    const __m512 c = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0x88);
+    const __m512 d = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0xdd);
+    x[j].v = _mm512_shuffle_f32x4(a, c, 0x88);
+    x[8 + j].v = _mm512_shuffle_f32x4(a, c, 0xdd);
+    x[4 + j].v = _mm512_shuffle_f32x4(b, d, 0x88);
+    x[12 + j].v = _mm512_shuffle_f32x4(b, d, 0xdd);
+  }
+}
+BATON_INLINE void TransposeQuads(I32x16 (&x)[4]) {
+  const __m512i a = _mm512_unpacklo_epi32(x[0].v, x[1].v);
+  const __m512i b = _mm512_unpackhi_epi32(x[0].v, x[1].v);
+  const __m512i c = _mm512_unpacklo_epi32(x[2].v, x[3].v);
+  const __m512i d = _mm512_unpackhi_epi32(x[2].v, x[3].v);
+  x[0].v = _mm512_unpacklo_epi64(a, c);
+  x[1].v = _mm512_unpackhi_epi64(a, c);
+  x[2].v = _mm512_unpacklo_epi64(b, d);
+  x[3].v = _mm512_unpackhi_epi64(b, d);
+}
+BATON_INLINE int StoreSelected(int32_t* p, M16 m, I32x16 x) {
+  _mm512_mask_compressstoreu_epi32(p, m, x.v);
+  return __builtin_popcount(m);
+}
+
+BATON_INLINE float FirstLane(F32x16 x) { return _mm512_cvtss_f32(x.v); }
+// The last three steps of a reduction, on the upper and lower half.
+BATON_INLINE float Sum(F32x16 x) {
+  const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x.v),
+                                 _mm512_extractf32x8_ps(x.v, 1));
+  __m128 z = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+  z = _mm_add_ps(z, _mm_movehl_ps(z, z));
+  return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
+}
+BATON_INLINE float MaxLane(F32x16 x) {
+  const __m256 y = _mm256_max_ps(_mm512_castps512_ps256(x.v),
+                                 _mm512_extractf32x8_ps(x.v, 1));
+  __m128 z = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+  z = _mm_max_ps(z, _mm_movehl_ps(z, z));
+  return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
+}
+BATON_INLINE int32_t MaxLane(I32x16 x) { return _mm512_reduce_max_epi32(x.v); }
+BATON_INLINE uint64_t SumUnsigned(I32x16 x) {
+  const __m512i low = _mm512_and_si512(x.v, _mm512_set1_epi64(0xffffffff));
+  return static_cast<uint64_t>(_mm512_reduce_add_epi64(
+      _mm512_add_epi64(low, _mm512_srli_epi64(x.v, 32))));
+}
+
+// The linear kernel's register blocks: up to so many rows, and with r rows so
+// many panels of 16 outputs.
+inline constexpr int kMaxTileRows = 6;
+inline constexpr int kMaxTilePanels[kMaxTileRows + 1] = {0, 8, 6, 4, 4, 4, 4};
+
+// The attention kernel's: scores of pairs (row, head) by vectors of keys, and
+// sums of heads by vectors of the latent.
+inline constexpr int kScorePairs = 6;
+inline constexpr int kScoreKeyVectors = 2;
+inline constexpr int kSumHeads = 6;
+inline constexpr int kSumVectors = 4;
+
+}  // namespace baton::avx512
+
+#endif  // BATON_KERNELS_CPU_VECTOR_AVX512_H_

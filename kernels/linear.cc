@@ -1,0 +1,140 @@
+#include "kernels/linear.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/logging.h"
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/parallel_for.h"
+
+namespace baton {
+namespace {
+
+constexpr int kPanelOutputs = PackedWeight::kPanelOutputs;
+
+// One item of work: so many panels times so many rows of a task.
+constexpr int kItemPanels = 8;
+constexpr int kItemRows = 48;
+// Tasks of a batch that share one fork and join.
+constexpr int kMaxTasksAtOnce = 256;
+
+int CeilDivide(int a, int b) { return (a + b - 1) / b; }
+
+int NumPanels(const PackedWeight& weight) {
+  return CeilDivide(weight.out(), kPanelOutputs);
+}
+
+size_t PanelBytes(const PackedWeight& weight) {
+  const size_t in = static_cast<size_t>(weight.in());
+  return weight.dtype() == WeightDtype::kF32
+             ? in * kPanelOutputs * sizeof(float)
+             : (in + 1) / 2 * 2 * kPanelOutputs * sizeof(uint16_t);
+}
+
+void CheckTask(const LinearTask& task) {
+  CHECK(task.weight != nullptr);
+  CHECK_EQ(task.x.cols, task.weight->in()) << "linear";
+  CHECK_EQ(task.y.cols, task.weight->out()) << "linear";
+  CHECK_EQ(task.x.rows, task.y.rows) << "linear";
+}
+
+int NumItems(const LinearTask& task) {
+  return CeilDivide(NumPanels(*task.weight), kItemPanels) *
+         CeilDivide(task.x.rows, kItemRows);
+}
+
+void RunItem(const KernelTable& kernels, const LinearTask& task, int item) {
+  const PackedWeight& weight = *task.weight;
+  const int groups = CeilDivide(NumPanels(weight), kItemPanels);
+  const int panel = item % groups * kItemPanels;
+  const int row = item / groups * kItemRows;
+  const int output = panel * kPanelOutputs;
+  kernels.linear({
+      .x = task.x.row(row),
+      .x_stride = task.x.stride,
+      .panels = static_cast<const char*>(weight.panels()) +
+                static_cast<size_t>(panel) * PanelBytes(weight),
+      .is_bf16 = weight.dtype() == WeightDtype::kBf16,
+      .rows = std::min(kItemRows, task.x.rows - row),
+      .in = weight.in(),
+      .out = std::min(kItemPanels * kPanelOutputs, weight.out() - output),
+      .y = task.y.row(row) + output,
+      .y_stride = task.y.stride,
+  });
+}
+
+void RunTasks(const CpuContext& context, std::span<const LinearTask> tasks) {
+  const KernelTable& kernels = KernelsFor(context.isa);
+  // Task i has the items [first[i], first[i + 1]).
+  std::array<int, kMaxTasksAtOnce + 1> first;
+  first[0] = 0;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    CheckTask(tasks[i]);
+    first[i + 1] = first[i] + NumItems(tasks[i]);
+  }
+  ParallelFor(context, first[tasks.size()], [&](int item) {
+    const auto end = first.begin() + static_cast<ptrdiff_t>(tasks.size()) + 1;
+    const size_t i = static_cast<size_t>(
+        std::upper_bound(first.begin(), end, item) - first.begin() - 1);
+    RunItem(kernels, tasks[i], item - first[i]);
+  });
+}
+
+}  // namespace
+
+PackedWeight::PackedWeight(int out, int in, WeightDtype dtype)
+    : out_(out), in_(in), dtype_(dtype) {
+  CHECK_GE(out, 0);
+  CHECK_GE(in, 0);
+  size_bytes_ = static_cast<size_t>(NumPanels(*this)) * PanelBytes(*this);
+  panels_.reset(std::aligned_alloc(64, std::max<size_t>(64, size_bytes_)));
+  CHECK(panels_ != nullptr) << "packed weight of " << size_bytes_ << " bytes";
+  std::memset(panels_.get(), 0, size_bytes_);
+}
+
+void PackedWeight::Free::operator()(void* p) const { std::free(p); }
+
+PackedWeight PackedWeight::FromF32(const float* weight, int out, int in,
+                                   ptrdiff_t stride) {
+  PackedWeight packed(out, in, WeightDtype::kF32);
+  float* panels = static_cast<float*>(packed.panels_.get());
+  for (int o = 0; o < out; ++o) {
+    const float* row = weight + o * stride;
+    float* to = panels + ptrdiff_t{o / kPanelOutputs} * in * kPanelOutputs +
+                o % kPanelOutputs;
+    for (int k = 0; k < in; ++k) to[ptrdiff_t{k} * kPanelOutputs] = row[k];
+  }
+  return packed;
+}
+
+PackedWeight PackedWeight::FromBf16(const uint16_t* weight, int out, int in,
+                                    ptrdiff_t stride) {
+  PackedWeight packed(out, in, WeightDtype::kBf16);
+  uint16_t* panels = static_cast<uint16_t*>(packed.panels_.get());
+  const ptrdiff_t panel_size = ptrdiff_t{(in + 1) / 2} * 2 * kPanelOutputs;
+  for (int o = 0; o < out; ++o) {
+    const uint16_t* row = weight + o * stride;
+    uint16_t* to =
+        panels + o / kPanelOutputs * panel_size + o % kPanelOutputs * 2;
+    for (int k = 0; k < in; ++k) {
+      to[ptrdiff_t{k / 2} * 2 * kPanelOutputs + k % 2] = row[k];
+    }
+  }
+  return packed;
+}
+
+void Linear(const CpuContext& context, const LinearTask& task) {
+  RunTasks(context, {&task, 1});
+}
+
+void LinearBatch(const CpuContext& context, std::span<const LinearTask> tasks) {
+  while (!tasks.empty()) {
+    const size_t count = std::min<size_t>(tasks.size(), kMaxTasksAtOnce);
+    RunTasks(context, tasks.first(count));
+    tasks = tasks.subspan(count);
+  }
+}
+
+}  // namespace baton

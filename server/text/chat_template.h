@@ -7,49 +7,17 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/text/chat_messages.h"
+#include "server/text/chat_renderers.h"
 #include "server/text/tokenizer.h"
 
 namespace baton {
 
-struct ChatToolCall {
-  std::string name;
-  std::string arguments;  // As the model wrote them: JSON text, taken as it is.
-};
-
-struct ChatMessage {
-  std::string role;  // "system", "user", "assistant" or "tool".
-  std::string content;
-  std::vector<ChatToolCall> tool_calls;  // Of an assistant's message.
-};
-
-struct ChatTool {
-  std::string name;
-  std::string description;
-  std::string parameters;  // A JSON schema.
-};
-
-struct ChatOptions {
-  // End with the assistant's opening, so that the model answers.
-  bool add_generation_prompt = true;
-  // Open a reasoning block where the template has one.
-  bool thinking = false;
-  std::vector<ChatTool> tools;
-};
-
-// A run of rendered chat: a special token's content, or text that is encoded as
-// text whatever it holds. Two texts never follow each other, so that what
-// stands between two special tokens is segmented as one.
-struct ChatRun {
-  bool special = false;
-  std::string text;
-};
-
 // A model's chat template. Templates are programs (Jinja); this runs none: each
 // one known is a row {hash of the program, function that does the same} in
-// chat_template.cc. Special tokens come from the template alone: a message that
-// spells one out is encoded as plain text. Thread-safe: immutable.
+// chat_renderers.cc. Special tokens come from the template alone: a message
+// that spells one out is encoded as plain text. Thread-safe: immutable.
 class ChatTemplate final {
  public:
   // Reads chat_template, bos_token and eos_token of tokenizer_config.json.
@@ -58,7 +26,7 @@ class ChatTemplate final {
   static absl::StatusOr<ChatTemplate> Load(const std::string& model_folder,
                                            const Tokenizer* tokenizer);
 
-  bool supported() const { return render_ != nullptr; }
+  bool supported() const { return renderer_ != nullptr; }
 
   // FAILED_PRECONDITION where the template is not known; INVALID_ARGUMENT
   // naming the field of the public request ("prompt.chat.messages[2].role").
@@ -70,22 +38,11 @@ class ChatTemplate final {
       std::span<const ChatMessage> messages, const ChatOptions& options) const;
 
  private:
-  struct Row;
-  class Runs;
-  // Messages are valid; `tool_parameters` are the tools' as the template prints
-  // JSON.
-  struct Input {
-    std::span<const ChatMessage> messages;
-    const ChatOptions& options;
-    std::vector<std::string> tool_parameters;
-  };
-  using RenderFunction = void (*)(const Input& input, Runs* runs);
-
   ChatTemplate() = default;
 
   const Tokenizer* tokenizer_ = nullptr;
-  RenderFunction render_ = nullptr;
-  std::string unsupported_reason_;
+  const ChatRenderer* renderer_ = nullptr;  // Of the table; nullptr: unknown.
+  std::string template_hash_;               // Empty where there is no template.
   std::string bos_token_;
   std::string eos_token_;
 };

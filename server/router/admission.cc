@@ -1,0 +1,88 @@
+#include "server/router/admission.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/logging.h"
+#include "server/edge/grpc_status.h"
+
+namespace baton {
+
+absl::Status Admission::Enter(AdmissionTicket ticket,
+                              const std::string& client_request_id,
+                              StartFunction start) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (live_client_ids_.contains(client_request_id)) {
+      return absl::AlreadyExistsError(
+          "client_request_id is in use by a live request");
+    }
+    const bool has_turn = num_running_ < options_.max_concurrent_requests;
+    if (!has_turn && waiting_.size() >= options_.max_queued_requests) {
+      return WithReason(
+          WithRetryDelay(absl::ResourceExhaustedError(absl::StrCat(
+                             "the queue of ", options_.max_queued_requests,
+                             " requests is full")),
+                         absl::Seconds(1)),
+          "QUEUE_FULL");
+    }
+    if (!client_request_id.empty()) {
+      live_client_ids_.insert(client_request_id);
+      client_ids_.emplace(ticket, client_request_id);
+    }
+    if (!has_turn) {
+      CHECK(waiting_.emplace(ticket, std::move(start)).second);
+      return absl::OkStatus();
+    }
+    ++num_running_;
+    to_start_.push_back(std::move(start));
+  }
+  StartNext();
+  return absl::OkStatus();
+}
+
+void Admission::Leave(AdmissionTicket ticket) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (const auto id = client_ids_.find(ticket); id != client_ids_.end()) {
+      live_client_ids_.erase(id->second);
+      client_ids_.erase(id);
+    }
+    if (waiting_.erase(ticket) > 0) return;
+    CHECK_GT(num_running_, 0u);
+    --num_running_;
+    if (waiting_.empty()) return;
+    ++num_running_;
+    to_start_.push_back(std::move(waiting_.begin()->second));
+    waiting_.erase(waiting_.begin());
+  }
+  StartNext();
+}
+
+void Admission::StartNext() {
+  absl::MutexLock lock(&mutex_);
+  if (starting_) return;
+  starting_ = true;
+  while (!to_start_.empty()) {
+    StartFunction start = std::move(to_start_.front());
+    to_start_.pop_front();
+    mutex_.Unlock();
+    start();
+    start = nullptr;
+    mutex_.Lock();
+  }
+  starting_ = false;
+}
+
+uint32_t Admission::num_running() const {
+  absl::MutexLock lock(&mutex_);
+  return num_running_;
+}
+
+uint32_t Admission::num_waiting() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<uint32_t>(waiting_.size());
+}
+
+}  // namespace baton

@@ -1,0 +1,314 @@
+#include "server/router/generation_call.h"
+
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+
+namespace baton {
+namespace {
+
+// gRPC's timer may be this early.
+constexpr std::chrono::milliseconds kDeadlineSlack(5);
+
+Generation::Options MachineOptions(const Router& router, absl::Time arrival) {
+  return {.router_nonce = router.nonce(),
+          .max_retries = router.options().max_retries,
+          .arrival = arrival,
+          .tokenizer = router.text().tokenizer.get()};
+}
+
+}  // namespace
+
+GenerationCall::GenerationCall(GenerationPlan plan, Options options)
+    : router_(*options.router),
+      client_(options.client),
+      deadline_(options.deadline),
+      arrival_(options.arrival),
+      ticket_(router_.NextCounter()),
+      client_request_id_(plan.client_request_id),
+      generation_(std::move(plan), MachineOptions(router_, options.arrival)),
+      inter_token_latency_(LatencyBuckets()) {
+  router_.OnCallMade();
+}
+
+GenerationCall::~GenerationCall() { router_.OnCallDeleted(); }
+
+void GenerationCall::Start() {
+  Handle([](Generation& generation, absl::Time) {
+    return generation.OnArrived();
+  });
+}
+
+void GenerationCall::OnClientGone() {
+  const bool too_late =
+      std::chrono::system_clock::now() + kDeadlineSlack >= deadline_;
+  Handle([too_late](Generation& generation, absl::Time now) {
+    return generation.OnClientGone(
+        too_late ? absl::DeadlineExceededError("the deadline has passed")
+                 : absl::CancelledError("the client is gone"),
+        now);
+  });
+}
+
+template <typename Event>
+void GenerationCall::Handle(Event&& event) {
+  GenerationActions actions;
+  {
+    absl::MutexLock lock(&mutex_);
+    actions = event(generation_, router_.clock().Now());
+    if (actions == GenerationActions()) return;
+    if (performing_) {
+      pending_.push_back(actions);
+      return;
+    }
+    performing_ = true;
+  }
+  while (true) {
+    Perform(actions);
+    absl::MutexLock lock(&mutex_);
+    if (pending_.empty()) {
+      performing_ = false;
+      return;
+    }
+    actions = pending_.front();
+    pending_.pop_front();
+  }
+}
+
+void GenerationCall::Perform(const GenerationActions& actions) {
+  if (actions.end_prefill) attempts_.back()->prefill->Cancel();
+  if (actions.end_decode) attempts_.back()->decode->Cancel();
+  if (actions.suspect.has_value()) router_.OnSuspect(*actions.suspect);
+  if (actions.queue) EnterQueue();
+  if (!actions.retry_reason.empty()) LogRetry(actions.retry_reason);
+  if (actions.find_route) FindRoute();
+  if (actions.start_prefill) StartPrefill();
+  if (actions.start_decode) StartDecode();
+  if (actions.start_grace) StartGrace();
+  if (actions.send_chunk) SendChunk();
+  if (actions.finish) Finish();
+}
+
+void GenerationCall::EnterQueue() {
+  const absl::Status entered = router_.admission().Enter(
+      ticket_, client_request_id_, [self = shared_from_this()] {
+        self->Handle([](Generation& generation, absl::Time now) {
+          return generation.OnAdmitted(now);
+        });
+      });
+  in_queue_ = entered.ok();
+  if (in_queue_) return;
+  Handle([&entered](Generation& generation, absl::Time now) {
+    return generation.OnRefused(entered, now);
+  });
+}
+
+void GenerationCall::FindRoute() {
+  if (!attempts_.empty()) ReleaseUnstarted();
+  std::vector<WorkerId> avoid;
+  auto attempt = std::make_unique<Attempt>();
+  {
+    absl::MutexLock lock(&mutex_);
+    avoid = generation_.avoid();
+    attempt->number = generation_.attempt();
+  }
+  absl::StatusOr<Route> route = router_.pool().FindRoute(avoid);
+  if (!route.ok()) {
+    Handle([&route](Generation& generation, absl::Time now) {
+      return generation.OnRefused(route.status(), now);
+    });
+    return;
+  }
+  attempt->route = *route;
+  const uint64_t counter =
+      attempts_.empty() ? ticket_.value() : router_.NextCounter();
+  attempts_.push_back(std::move(attempt));
+  Handle([&route, counter](Generation& generation, absl::Time) {
+    return generation.OnRoute(*std::move(route), counter);
+  });
+}
+
+void GenerationCall::StartPrefill() {
+  Attempt* const attempt = attempts_.back().get();
+  v1::PrefillRequest request;
+  {
+    absl::MutexLock lock(&mutex_);
+    *request.mutable_request() = generation_.MakeRequest();
+  }
+  attempt->prefill = std::make_unique<PrefillStream>(
+      [self = shared_from_this(), attempt](v1::PrefillResponse* message) {
+        self->Handle([&](Generation& generation, absl::Time now) {
+          return generation.OnPrefillMessage(attempt->number, message, now);
+        });
+      },
+      [self = shared_from_this(), attempt](const absl::Status& status) {
+        self->router_.pool().OnRequestEnded(*attempt->route.prefill,
+                                            std::nullopt);
+        self->Handle([&](Generation& generation, absl::Time now) {
+          return generation.OnPrefillEnd(attempt->number, status, now);
+        });
+      });
+  router_.client(*attempt->route.prefill)
+      .StartPrefill(request, deadline_, attempt->prefill.get());
+}
+
+void GenerationCall::StartDecode() {
+  Attempt* const attempt = attempts_.back().get();
+  v1::DecodeRequest request;
+  {
+    absl::MutexLock lock(&mutex_);
+    *request.mutable_request() = generation_.MakeRequest();
+    if (attempt->route.prefill.has_value()) {
+      request.set_kv_handle(generation_.kv_handle());
+    }
+  }
+  attempt->decode = std::make_unique<DecodeStream>(
+      [self = shared_from_this(), attempt](v1::DecodeResponse* message) {
+        if (message->has_finished()) {
+          self->TellEnded(attempt, message->finished().load());
+        }
+        self->Handle([&](Generation& generation, absl::Time now) {
+          return generation.OnDecodeMessage(attempt->number, *message, now);
+        });
+      },
+      [self = shared_from_this(), attempt](const absl::Status& status) {
+        self->TellEnded(attempt, std::nullopt);
+        self->Handle([&](Generation& generation, absl::Time now) {
+          return generation.OnDecodeEnd(attempt->number, status, now);
+        });
+      });
+  router_.client(attempt->route.decode)
+      .StartDecode(request, deadline_, attempt->decode.get());
+}
+
+void GenerationCall::TellEnded(Attempt* attempt,
+                               const std::optional<v1::GetLoadResponse>& load) {
+  if (std::exchange(attempt->decode_ended, true)) return;
+  router_.pool().OnRequestEnded(attempt->route.decode, load);
+}
+
+void GenerationCall::StartGrace() {
+  grace_.emplace();
+  const uint32_t number = attempts_.back()->number;
+  // The alarm keeps its callback as long as we keep the alarm: let go of `self`
+  // in the call.
+  grace_->Set(std::chrono::system_clock::now() +
+                  absl::ToChronoNanoseconds(router_.options().release_grace),
+              [self = shared_from_this(), number](bool expired) mutable {
+                const auto last = std::move(self);
+                if (!expired) return;
+                last->Handle([number](Generation& generation, absl::Time now) {
+                  return generation.OnGraceEnded(number, now);
+                });
+              });
+}
+
+void GenerationCall::SendChunk() {
+  v1::GenerateResponse response;
+  {
+    absl::MutexLock lock(&mutex_);
+    v1::GenerateChunk* const chunk = generation_.chunk();
+    // An earlier action's sending may have taken all there was.
+    if (chunk->token_ids_size() == 0 && chunk->text().empty()) return;
+    response.mutable_chunk()->Swap(chunk);
+  }
+  ObserveTokens(response.chunk().token_ids_size());
+  client_->Send(std::move(response));
+}
+
+void GenerationCall::ObserveTokens(int num_tokens) {
+  if (num_tokens == 0) return;
+  const absl::Time now = router_.clock().Now();
+  int num_intervals = num_tokens;
+  if (last_tokens_ == absl::InfinitePast()) {
+    router_.metrics().time_to_first_token.Observe(
+        absl::ToDoubleSeconds(now - arrival_));
+    last_tokens_ = now;
+    --num_intervals;
+  }
+  if (num_intervals == 0) return;
+  const double each = absl::ToDoubleSeconds(now - last_tokens_) / num_intervals;
+  for (int i = 0; i < num_intervals; ++i) inter_token_latency_.Observe(each);
+  last_tokens_ = now;
+}
+
+void GenerationCall::Finish() {
+  absl::Status status;
+  v1::GenerateResponse response;
+  {
+    absl::MutexLock lock(&mutex_);
+    status = generation_.status();
+    *response.mutable_finished() = generation_.finished();
+  }
+  if (!attempts_.empty()) ReleaseUnstarted();
+  grace_.reset();
+  LogAndCount(response.finished(), status);
+  if (status.ok()) client_->Send(std::move(response));
+  // Before the client hears of the end: its id is free by then.
+  if (in_queue_) router_.admission().Leave(ticket_);
+  client_->End(std::move(status));
+}
+
+void GenerationCall::ReleaseUnstarted() {
+  const Attempt& attempt = *attempts_.back();
+  if (attempt.route.prefill.has_value() && attempt.prefill == nullptr) {
+    router_.pool().OnRequestEnded(*attempt.route.prefill, std::nullopt);
+  }
+  if (attempt.decode == nullptr) {
+    router_.pool().OnRequestEnded(attempt.route.decode, std::nullopt);
+  }
+}
+
+void GenerationCall::LogRetry(std::string_view reason) const {
+  router_.metrics().CountRetry(reason);
+  LOG(WARNING) << "request " << Name() << " retry reason " << reason
+               << AttemptForLog();
+}
+
+void GenerationCall::LogAndCount(const v1::GenerateFinished& finished,
+                                 const absl::Status& status) {
+  RouterMetrics& metrics = router_.metrics();
+  const v1::Usage& usage = finished.usage();
+  const v1::Timing& timing = finished.timing();
+  metrics.CountRequest(status.code());
+  metrics.prompt_tokens.Increment(usage.prompt_tokens());
+  metrics.cached_tokens.Increment(usage.cached_tokens());
+  metrics.generated_tokens.Increment(usage.completion_tokens());
+  metrics.queue_time.Observe(timing.queue_seconds());
+  inter_token_latency_.FlushTo(&metrics.inter_token_latency);
+  LOG(INFO) << "request " << Name() << " outcome "
+            << OutcomeLabel(status.code()) << " reason "
+            << (status.ok() ? v1::FinishReason_Name(finished.finish_reason())
+                            : std::string(status.message()))
+            << " prompt " << usage.prompt_tokens() << " cached "
+            << usage.cached_tokens() << " output " << usage.completion_tokens()
+            << " queue " << timing.queue_seconds() << " prefill "
+            << timing.prefill_seconds() << " transfer "
+            << timing.kv_transfer_seconds() << " transfer_bytes "
+            << timing.kv_transfer_bytes() << " ttft " << timing.ttft_seconds()
+            << " total " << timing.total_seconds() << AttemptForLog();
+}
+
+std::string GenerationCall::Name() const {
+  std::string name =
+      absl::StrCat(absl::Hex(router_.nonce()), "-", ticket_.value());
+  if (!client_request_id_.empty()) {
+    // Of the client's making: nothing in it may look like a line of ours.
+    absl::StrAppend(&name, " client_id \"",
+                    absl::CHexEscape(client_request_id_), "\"");
+  }
+  return name;
+}
+
+std::string GenerationCall::AttemptForLog() const {
+  if (attempts_.empty()) return " attempts 0";
+  const Route& route = attempts_.back()->route;
+  return absl::StrCat(
+      " attempts ", attempts_.size(), " prefill ",
+      route.prefill.has_value() ? router_.pool().address(*route.prefill) : "-",
+      " decode ", router_.pool().address(route.decode));
+}
+
+}  // namespace baton

@@ -1,0 +1,25 @@
+// A request's prompt as token ids.
+#ifndef BATON_SERVER_ROUTER_PROMPT_ENCODER_H_
+#define BATON_SERVER_ROUTER_PROMPT_ENCODER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/text/text_model.h"
+
+namespace baton {
+
+namespace v1 {
+class Prompt;
+}  // namespace v1
+
+// Takes ids as they are; puts BOS in front of text where the model's files say
+// so; renders chat by the model's template (FAILED_PRECONDITION where it is not
+// known). Linear in the text. REQUIRES: ValidatePrompt said OK.
+absl::StatusOr<std::vector<uint32_t>> EncodePrompt(const v1::Prompt& prompt,
+                                                   const TextModel& text);
+
+}  // namespace baton
+
+#endif  // BATON_SERVER_ROUTER_PROMPT_ENCODER_H_

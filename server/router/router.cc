@@ -1,0 +1,92 @@
+#include "server/router/router.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace baton {
+namespace {
+
+ModelBounds BoundsOfText(const TextModel& text) {
+  ModelBounds bounds;
+  bounds.vocab_size = text.vocab_size;
+  for (uint32_t id = 0; id < text.tokenizer->vocab_size(); ++id) {
+    bounds.longest_token_bytes = std::max(
+        bounds.longest_token_bytes, text.tokenizer->TokenBytes(id).size());
+  }
+  const GenerationConfig& config = text.generation_config;
+  const SamplingPlan plain;
+  bounds.sampling_defaults = {
+      .temperature = config.temperature.value_or(plain.temperature),
+      .top_p = config.top_p.value_or(plain.top_p),
+      .min_p = config.min_p.value_or(plain.min_p),
+      .top_k = config.top_k.value_or(plain.top_k),
+      .seed = std::nullopt};
+  bounds.eos_token_ids = config.eos_token_ids;
+  return bounds;
+}
+
+}  // namespace
+
+Router::Router(Options options, const TextModel* text,
+               prometheus::Registry* registry)
+    : options_(std::move(options)),
+      text_(*text),
+      text_bounds_(BoundsOfText(*text)),
+      nonce_(DrawRandom()),
+      admission_(options_.admission),
+      metrics_(registry),
+      pool_({.workers = options_.workers,
+             .text_hash = text->text_hash,
+             .vocab_size = text->vocab_size,
+             .make_policy = options_.make_policy}) {
+  for (uint32_t i = 0; i < pool_.size(); ++i) {
+    const WorkerId worker(i);
+    clients_.push_back(std::make_unique<WorkerClient>(pool_.address(worker)));
+    probers_.push_back(std::make_unique<WorkerProber>(
+        options_.prober, worker, clients_.back().get(), &pool_));
+  }
+}
+
+Router::~Router() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(
+      +[](uint64_t* num_calls) { return *num_calls == 0; }, &num_calls_));
+}
+
+void Router::OnCallMade() {
+  absl::MutexLock lock(&mutex_);
+  ++num_calls_;
+}
+
+void Router::OnCallDeleted() {
+  absl::MutexLock lock(&mutex_);
+  --num_calls_;
+}
+
+void Router::OnSuspect(WorkerId worker) {
+  pool_.OnSuspect(worker);
+  probers_[worker.value()]->ProbeSoon();
+}
+
+void Router::UpdateGauges() {
+  metrics_.running_requests.Set(admission_.num_running());
+  metrics_.waiting_requests.Set(admission_.num_waiting());
+  metrics_.SetWorkers(pool_.CountStates());
+}
+
+absl::StatusOr<ModelBounds> Router::Bounds() const {
+  ASSIGN_OR_RETURN(const ServedModel served, pool_.Served());
+  ModelBounds bounds = text_bounds_;
+  bounds.max_context_tokens = served.max_context_tokens;
+  return bounds;
+}
+
+uint64_t Router::DrawRandom() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+}  // namespace baton

@@ -1,0 +1,51 @@
+// The router's series on /metrics.
+#ifndef BATON_SERVER_ROUTER_ROUTER_METRICS_H_
+#define BATON_SERVER_ROUTER_ROUTER_METRICS_H_
+
+#include <prometheus/counter.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "server/router/worker_state.h"
+
+namespace baton {
+
+// "ok", "cancelled", ...: a status code as a label.
+std::string_view OutcomeLabel(absl::StatusCode code);
+
+// Thread-safe. The registry is borrowed and outlives this.
+class RouterMetrics final {
+ public:
+  explicit RouterMetrics(prometheus::Registry* registry);
+
+  void CountRequest(absl::StatusCode outcome);
+  void CountRetry(std::string_view reason);
+  // By WorkerState.
+  void SetWorkers(const std::array<int, kNumWorkerStates>& counts);
+
+ private:
+  prometheus::Family<prometheus::Counter>& requests_;
+  prometheus::Family<prometheus::Counter>& retries_;
+  std::array<prometheus::Gauge*, kNumWorkerStates> workers_;
+
+ public:
+  prometheus::Histogram& time_to_first_token;
+  prometheus::Histogram& inter_token_latency;
+  prometheus::Histogram& queue_time;
+  prometheus::Counter& prompt_tokens;
+  prometheus::Counter& generated_tokens;
+  prometheus::Counter& cached_tokens;
+  prometheus::Gauge& running_requests;
+  prometheus::Gauge& waiting_requests;
+};
+
+}  // namespace baton
+
+#endif  // BATON_SERVER_ROUTER_ROUTER_METRICS_H_

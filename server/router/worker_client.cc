@@ -1,0 +1,98 @@
+#include "server/router/worker_client.h"
+
+#include "base/status_macros.h"
+
+namespace baton {
+namespace {
+
+// A million 32-bit ids, and their log-probabilities.
+constexpr int kMaxMessageBytes = 16 * 1024 * 1024;
+// How soon after a failure to connect again; doubled up to the second.
+constexpr int kInitialReconnectMilliseconds = 50;
+constexpr int kMaxReconnectMilliseconds = 1'000;
+// A host that is gone without a word is noticed after both.
+constexpr int kKeepaliveTimeMilliseconds = 10'000;
+constexpr int kKeepaliveTimeoutMilliseconds = 5'000;
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
+                   kInitialReconnectMilliseconds);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
+                   kMaxReconnectMilliseconds);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMilliseconds);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                   kKeepaliveTimeoutMilliseconds);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // No limit.
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                   arguments);
+}
+
+}  // namespace
+
+WorkerClient::WorkerClient(const std::string& address)
+    : WorkerClient(MakeChannel(address)) {}
+
+WorkerClient::WorkerClient(const std::shared_ptr<grpc::Channel>& channel)
+    : worker_(v1::WorkerService::NewStub(channel)),
+      health_(grpc::health::v1::Health::NewStub(channel)) {}
+
+void WorkerClient::StartPrefill(const v1::PrefillRequest& request,
+                                Deadline deadline, PrefillStream* stream) {
+  stream->context_.set_deadline(deadline);
+  worker_->async()->Prefill(&stream->context_, &request, stream);
+  stream->StartRead(&stream->response_);
+  stream->StartCall();
+}
+
+void WorkerClient::StartDecode(const v1::DecodeRequest& request,
+                               Deadline deadline, DecodeStream* stream) {
+  stream->context_.set_deadline(deadline);
+  worker_->async()->Decode(&stream->context_, &request, stream);
+  stream->StartRead(&stream->response_);
+  stream->StartCall();
+}
+
+absl::StatusOr<ProbeAnswer> WorkerClient::Probe(Deadline deadline) {
+  grpc::health::v1::HealthCheckResponse health;
+  RETURN_IF_ERROR(Ask(deadline, [&](grpc::ClientContext* context) {
+    return health_->Check(context, grpc::health::v1::HealthCheckRequest(),
+                          &health);
+  }));
+  if (health.status() != grpc::health::v1::HealthCheckResponse::SERVING) {
+    return absl::UnavailableError("not serving");
+  }
+  ProbeAnswer answer;
+  RETURN_IF_ERROR(Ask(deadline, [&](grpc::ClientContext* context) {
+    return worker_->GetWorkerInfo(context, v1::GetWorkerInfoRequest(),
+                                  &answer.info);
+  }));
+  RETURN_IF_ERROR(Ask(deadline, [&](grpc::ClientContext* context) {
+    return worker_->GetLoad(context, v1::GetLoadRequest(), &answer.load);
+  }));
+  return answer;
+}
+
+template <typename Call>
+absl::Status WorkerClient::Ask(Deadline deadline, const Call& call) {
+  grpc::ClientContext context;
+  context.set_deadline(deadline);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (probes_cancelled_) return absl::CancelledError();
+    probe_ = &context;
+  }
+  const grpc::Status status = call(&context);
+  absl::MutexLock lock(&mutex_);
+  probe_ = nullptr;
+  return FromGrpcStatus(status);
+}
+
+void WorkerClient::CancelProbes() {
+  absl::MutexLock lock(&mutex_);
+  probes_cancelled_ = true;
+  if (probe_ != nullptr) probe_->TryCancel();
+}
+
+}  // namespace baton

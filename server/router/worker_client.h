@@ -1,0 +1,104 @@
+// The calls that the router makes to one worker.
+#ifndef BATON_SERVER_ROUTER_WORKER_CLIENT_H_
+#define BATON_SERVER_ROUTER_WORKER_CLIENT_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/baton/v1/health.grpc.pb.h"
+#include "proto/baton/v1/worker.grpc.pb.h"
+#include "server/edge/grpc_status.h"
+
+namespace baton {
+
+// One streaming call to a worker, as callbacks on gRPC's threads, one at a
+// time: on_message for each message, then on_end once. Whoever makes it keeps
+// it until on_end was called; on_end may drop the last reference to it.
+template <typename Response>
+class WorkerStream final : public grpc::ClientReadReactor<Response> {
+ public:
+  using OnMessage = absl::AnyInvocable<void(Response*)>;
+  using OnEnd = absl::AnyInvocable<void(const absl::Status&)>;
+
+  WorkerStream(OnMessage on_message, OnEnd on_end)
+      : on_message_(std::move(on_message)), on_end_(std::move(on_end)) {}
+
+  // Ends the call soon, also before it has begun. From any thread.
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  friend class WorkerClient;
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;  // OnDone is next.
+    on_message_(&response_);
+    this->StartRead(&response_);
+  }
+  void OnDone(const grpc::Status& status) override {
+    on_message_ = nullptr;
+    OnEnd on_end = std::move(on_end_);
+    on_end(FromGrpcStatus(status));
+  }
+
+  OnMessage on_message_;
+  OnEnd on_end_;
+  grpc::ClientContext context_;
+  Response response_;
+};
+
+using PrefillStream = WorkerStream<v1::PrefillResponse>;
+using DecodeStream = WorkerStream<v1::DecodeResponse>;
+
+// What a probe asks a worker, in one.
+struct ProbeAnswer {
+  v1::GetWorkerInfoResponse info;
+  v1::GetLoadResponse load;
+};
+
+// Thread-safe.
+class WorkerClient final {
+ public:
+  using Deadline = std::chrono::system_clock::time_point;
+
+  // host:port. Connects when first used, and again when lost.
+  explicit WorkerClient(const std::string& address);
+
+  // The stream is the caller's, new, and begun by this.
+  void StartPrefill(const v1::PrefillRequest& request, Deadline deadline,
+                    PrefillStream* stream);
+  void StartDecode(const v1::DecodeRequest& request, Deadline deadline,
+                   DecodeStream* stream);
+
+  // Blocks; one thread at a time. An error when the worker does not answer, or
+  // says that it does not serve.
+  absl::StatusOr<ProbeAnswer> Probe(Deadline deadline);
+  // Ends a Probe that runs, and all later ones.
+  void CancelProbes() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  template <typename Call>
+  absl::Status Ask(Deadline deadline, const Call& call)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  explicit WorkerClient(const std::shared_ptr<grpc::Channel>& channel);
+
+  const std::unique_ptr<v1::WorkerService::Stub> worker_;
+  const std::unique_ptr<grpc::health::v1::Health::Stub> health_;
+
+  absl::Mutex mutex_;
+  bool probes_cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* probe_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+}  // namespace baton
+
+#endif  // BATON_SERVER_ROUTER_WORKER_CLIENT_H_

@@ -1,0 +1,221 @@
+#include "server/router/worker_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/logging.h"
+#include "server/edge/grpc_status.h"
+
+namespace baton {
+namespace {
+
+constexpr int kNoRank = 100;
+
+bool IsServing(WorkerState state) {
+  return state == WorkerState::kReady || state == WorkerState::kSuspect;
+}
+
+// Smaller is better; kNoRank: not at all.
+int Rank(WorkerState state, bool avoided) {
+  if (state == WorkerState::kReady) return avoided ? 1 : 0;
+  return state == WorkerState::kSuspect ? 2 : kNoRank;
+}
+
+absl::Status NobodyServes() {
+  return WithReason(
+      WithRetryDelay(absl::UnavailableError("no worker can serve"),
+                     absl::Seconds(1)),
+      "NO_WORKER");
+}
+
+std::string Differs(std::string_view what, const std::string& theirs,
+                    const std::string& ours) {
+  return absl::StrCat(absl::string_view(what.data(), what.size()), " ", theirs,
+                      " differs from ", ours);
+}
+
+}  // namespace
+
+WorkerPool::WorkerPool(Options options) : options_(std::move(options)) {
+  for (const WorkerAddress& where : options_.workers) {
+    workers_.emplace_back(where);
+  }
+  for (auto& policy : policies_) policy = options_.make_policy();
+}
+
+const std::string& WorkerPool::address(WorkerId worker) const {
+  return options_.workers[worker.value()].address;
+}
+
+void WorkerPool::OnProbe(WorkerId id, const v1::GetWorkerInfoResponse& info,
+                         const v1::GetLoadResponse& load) {
+  absl::MutexLock lock(&mutex_);
+  Worker& worker = workers_[id.value()];
+  if (worker.info.incarnation() != 0 &&
+      worker.info.incarnation() != info.incarnation()) {
+    LOG(INFO) << "worker " << worker.where.address << " has restarted";
+  }
+  worker.info = info;
+  if (std::string reason = ReasonToRefuse(id, info); !reason.empty()) {
+    MoveTo(&worker, WorkerState::kRefused, std::move(reason));
+    return;
+  }
+  worker.load.Report(load.running_requests(), load.waiting_requests());
+  MoveTo(&worker, WorkerState::kReady, "");
+}
+
+void WorkerPool::OnProbeFailed(WorkerId id, const absl::Status& why) {
+  absl::MutexLock lock(&mutex_);
+  MoveTo(&workers_[id.value()], WorkerState::kUnhealthy,
+         std::string(absl::StatusCodeToString(why.code())));
+}
+
+std::string WorkerPool::ReasonToRefuse(
+    WorkerId id, const v1::GetWorkerInfoResponse& info) const {
+  const v1::WorkerRole role = workers_[id.value()].where.role;
+  if (info.role() != role) {
+    return Differs("role", v1::WorkerRole_Name(info.role()),
+                   v1::WorkerRole_Name(role));
+  }
+  if (info.text_hash() != options_.text_hash) {
+    return Differs("text_hash", info.text_hash(), options_.text_hash);
+  }
+  if (info.vocab_size() != options_.vocab_size) {
+    return Differs("vocab_size", absl::StrCat(info.vocab_size()),
+                   absl::StrCat(options_.vocab_size));
+  }
+  for (uint32_t i = 0; i < size(); ++i) {
+    const Worker& other = workers_[i];
+    if (WorkerId(i) == id || !IsServing(other.state)) continue;
+    if (other.info.fingerprint() != info.fingerprint()) {
+      return Differs(
+          "fingerprint", info.fingerprint(),
+          absl::StrCat(other.info.fingerprint(), " of ", other.where.address));
+    }
+  }
+  return "";
+}
+
+// The one writer of a worker's state.
+void WorkerPool::MoveTo(Worker* worker, WorkerState to, std::string reason) {
+  CHECK(IsLegalTransition(worker->state, to))
+      << WorkerStateName(worker->state) << " to " << WorkerStateName(to);
+  if (worker->state == to && worker->reason == reason) return;
+  worker->state = to;
+  worker->reason = std::move(reason);
+  if (to == WorkerState::kReady) {
+    LOG(INFO) << "worker " << worker->where.address << " ready";
+  } else {
+    LOG(WARNING) << "worker " << worker->where.address << ' '
+                 << WorkerStateName(to) << ": " << worker->reason;
+  }
+}
+
+absl::StatusOr<Route> WorkerPool::FindRoute(std::span<const WorkerId> avoid) {
+  absl::MutexLock lock(&mutex_);
+  const Candidates prefill = Find(v1::WORKER_ROLE_PREFILL, avoid);
+  const Candidates decode = Find(v1::WORKER_ROLE_DECODE, avoid);
+  const Candidates unified = Find(v1::WORKER_ROLE_UNIFIED, avoid);
+  const int pair_rank = std::max(prefill.rank, decode.rank);
+  if (std::min(pair_rank, unified.rank) == kNoRank) return NobodyServes();
+  Route route;
+  if (pair_rank <= unified.rank) {
+    route.prefill = Take(v1::WORKER_ROLE_PREFILL, prefill);
+    route.decode = Take(v1::WORKER_ROLE_DECODE, decode);
+  } else {
+    route.decode = Take(v1::WORKER_ROLE_UNIFIED, unified);
+  }
+  route.fingerprint = workers_[route.decode.value()].info.fingerprint();
+  return route;
+}
+
+WorkerPool::Candidates WorkerPool::Find(v1::WorkerRole role,
+                                        std::span<const WorkerId> avoid) const {
+  Candidates best = {.workers = {}, .rank = kNoRank};
+  for (uint32_t i = 0; i < size(); ++i) {
+    if (workers_[i].where.role != role) continue;
+    const WorkerId id(i);
+    const bool avoided =
+        std::find(avoid.begin(), avoid.end(), id) != avoid.end();
+    const int rank = Rank(workers_[i].state, avoided);
+    if (rank == kNoRank || rank > best.rank) continue;
+    if (rank < best.rank) best = {.workers = {}, .rank = rank};
+    best.workers.push_back(id);
+  }
+  return best;
+}
+
+WorkerId WorkerPool::Take(v1::WorkerRole role, const Candidates& candidates) {
+  std::vector<int64_t> loads;
+  loads.reserve(candidates.workers.size());
+  for (WorkerId id : candidates.workers) {
+    loads.push_back(workers_[id.value()].load.Estimate());
+  }
+  const WorkerId taken = candidates.workers[policies_[role]->Pick(loads)];
+  workers_[taken.value()].load.RequestSent();
+  return taken;
+}
+
+void WorkerPool::OnRequestEnded(
+    WorkerId worker, const std::optional<v1::GetLoadResponse>& load) {
+  absl::MutexLock lock(&mutex_);
+  WorkerLoad& known = workers_[worker.value()].load;
+  known.RequestEnded();
+  if (load.has_value()) {
+    known.Report(load->running_requests(), load->waiting_requests());
+  }
+}
+
+void WorkerPool::OnSuspect(WorkerId id) {
+  absl::MutexLock lock(&mutex_);
+  Worker& worker = workers_[id.value()];
+  if (!IsServing(worker.state)) return;
+  MoveTo(&worker, WorkerState::kSuspect, "unavailable to a request");
+}
+
+bool WorkerPool::Serves(v1::WorkerRole role) const {
+  return std::any_of(workers_.begin(), workers_.end(), [role](const Worker& w) {
+    return w.where.role == role && IsServing(w.state);
+  });
+}
+
+bool WorkerPool::CanServe() const {
+  return (Serves(v1::WORKER_ROLE_PREFILL) && Serves(v1::WORKER_ROLE_DECODE)) ||
+         Serves(v1::WORKER_ROLE_UNIFIED);
+}
+
+void WorkerPool::WaitUntilReady() const {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &WorkerPool::CanServe));
+}
+
+absl::StatusOr<ServedModel> WorkerPool::Served() const {
+  absl::MutexLock lock(&mutex_);
+  if (!CanServe()) return NobodyServes();
+  ServedModel served = {.fingerprint = "", .max_context_tokens = UINT32_MAX};
+  for (const Worker& worker : workers_) {
+    if (!IsServing(worker.state)) continue;
+    served.max_context_tokens =
+        std::min(served.max_context_tokens, worker.info.max_context_tokens());
+    served.fingerprint = worker.info.fingerprint();
+  }
+  return served;
+}
+
+WorkerState WorkerPool::state(WorkerId worker) const {
+  absl::MutexLock lock(&mutex_);
+  return workers_[worker.value()].state;
+}
+
+std::array<int, kNumWorkerStates> WorkerPool::CountStates() const {
+  absl::MutexLock lock(&mutex_);
+  std::array<int, kNumWorkerStates> counts = {};
+  for (const Worker& worker : workers_) {
+    ++counts[static_cast<int>(worker.state)];
+  }
+  return counts;
+}
+
+}  // namespace baton

@@ -1,0 +1,123 @@
+// Which workers there are, how they are, and who takes the next request.
+//
+// Probes (worker_prober.h) and requests (generation_call.h) report to it; each
+// worker's state follows the table in worker_state.h.
+#ifndef BATON_SERVER_ROUTER_WORKER_POOL_H_
+#define BATON_SERVER_ROUTER_WORKER_POOL_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/baton/v1/worker.pb.h"
+#include "server/router/routing_policy.h"
+#include "server/router/worker_state.h"
+
+namespace baton {
+
+struct WorkerAddress {
+  std::string address;  // host:port
+  v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
+};
+
+// What all workers that serve have in common.
+struct ServedModel {
+  std::string fingerprint;
+  uint32_t max_context_tokens = 0;  // The smallest of them.
+};
+
+// A pair or a unified worker is chosen, whichever needs fewer last choices (a
+// pair where that is equal): ready workers that the request has not failed on,
+// then any ready one, then suspects. Thread-safe.
+class WorkerPool final {
+ public:
+  struct Options {
+    std::vector<WorkerAddress> workers;
+    // The router's own; workers that differ are refused.
+    std::string text_hash;
+    uint32_t vocab_size = 0;
+    // For each role its own policy, made by this.
+    std::function<std::unique_ptr<RoutingPolicy>()> make_policy;
+  };
+
+  explicit WorkerPool(Options options);
+
+  uint32_t size() const { return static_cast<uint32_t>(workers_.size()); }
+  const std::string& address(WorkerId worker) const;
+
+  // --- From probes.
+  void OnProbe(WorkerId worker, const v1::GetWorkerInfoResponse& info,
+               const v1::GetLoadResponse& load) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnProbeFailed(WorkerId worker, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // --- From requests.
+  // Counts the request at the route's workers until each one's OnRequestEnded.
+  // UNAVAILABLE, with a retry delay, when nobody can serve.
+  absl::StatusOr<Route> FindRoute(std::span<const WorkerId> avoid)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // `load`: as the worker reported it, without this request.
+  void OnRequestEnded(WorkerId worker,
+                      const std::optional<v1::GetLoadResponse>& load)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // A request found it unavailable.
+  void OnSuspect(WorkerId worker) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What is served now; UNAVAILABLE like FindRoute.
+  absl::StatusOr<ServedModel> Served() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Blocks until somebody can serve.
+  void WaitUntilReady() const ABSL_LOCKS_EXCLUDED(mutex_);
+  WorkerState state(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // By WorkerState.
+  std::array<int, kNumWorkerStates> CountStates() const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Worker {
+    explicit Worker(WorkerAddress address) : where(std::move(address)) {}
+    WorkerAddress where;
+    WorkerState state = WorkerState::kUnknown;
+    std::string reason;  // Of its state; logged when it changes.
+    WorkerLoad load;
+    v1::GetWorkerInfoResponse info;  // Of its last good probe.
+  };
+  // Those who can take a request, and how good a choice they are.
+  struct Candidates {
+    std::vector<WorkerId> workers;
+    int rank = 0;  // Smaller is better.
+  };
+
+  std::string ReasonToRefuse(WorkerId worker,
+                             const v1::GetWorkerInfoResponse& info) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MoveTo(Worker* worker, WorkerState to, std::string reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Candidates Find(v1::WorkerRole role, std::span<const WorkerId> avoid) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  WorkerId Take(v1::WorkerRole role, const Candidates& candidates)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Serves(v1::WorkerRole role) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool CanServe() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+
+  mutable absl::Mutex mutex_;
+  std::vector<Worker> workers_;  // Its length never changes.
+  // By role.
+  std::array<std::unique_ptr<RoutingPolicy>, v1::WorkerRole_ARRAYSIZE> policies_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace baton
+
+#endif  // BATON_SERVER_ROUTER_WORKER_POOL_H_

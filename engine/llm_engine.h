@@ -43,8 +43,8 @@ struct EngineEnvironment {
   // Null: kPrefill and handles are refused.
   KvTransferAgent* transfer = nullptr;
   const Clock* clock = nullptr;
-  CpuContext cpu;                                  // For the sample kernel.
-  std::function<void(const StepStats&)> observer;  // May be empty.
+  CpuContext cpu = {};  // For the sample kernel.
+  std::function<void(const StepStats&)> observer = {};  // May be empty.
 };
 
 // Submit, Abort, OnTransferEvent, limits, load, Wake: thread-safe. Everything

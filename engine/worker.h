@@ -24,9 +24,9 @@ class Worker {
     ModelRunner* model = nullptr;
     DeviceStream* stream = nullptr;
     const Clock* clock = nullptr;
-    CpuContext cpu;
+    CpuContext cpu = {};
     // Runs on the device thread after each step's event; may be empty.
-    DeviceTask after_step;
+    DeviceTask after_step = {};
   };
 
   // `depth`: steps in flight at most. `pool_blocks` bounds the block tables.

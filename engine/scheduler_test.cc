@@ -1,0 +1,380 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/fakes/heap_kv_pool.h"
+
+namespace baton {
+namespace {
+
+// (id, first position, rows) of each planned sequence.
+using Rows = std::vector<std::array<uint64_t, 3>>;
+
+// A scheduler, its pool, and commits at once: every row planned is computed,
+// every sample is a token.
+class SchedulerTest : public testing::TestWithParam<int> {
+ protected:
+  void Start(const EngineOptions& options, uint32_t num_blocks) {
+    pool_ = std::make_unique<HeapKvPool>(num_blocks, 64);
+    const CacheSpec spec = {.groups = {{"rows", 1}}};
+    kv_ = std::make_unique<KvCacheManager>(spec, pool_->get());
+    scheduler_ = std::make_unique<Scheduler>(options, kv_.get());
+  }
+
+  void TearDown() override {
+    for (auto& sequence : sequences_) {
+      if (sequence->phase() == SequencePhase::kFinished) continue;
+      Finish(sequence.get());
+    }
+  }
+
+  SequenceMetadata* Add(uint32_t num_tokens,
+                        RequestMode mode = RequestMode::kGenerate) {
+    GenerationRequest request;
+    request.mode = mode;
+    request.token_ids.assign(num_tokens, 1);
+    request.original_prompt_tokens = num_tokens;
+    sequences_.push_back(std::make_unique<SequenceMetadata>(
+        std::move(request), nullptr, absl::UnixEpoch()));
+    SequenceMetadata* sequence = sequences_.back().get();
+    sequence->id = SequenceId(sequences_.size());
+    scheduler_->Enqueue(sequence);
+    return sequence;
+  }
+
+  std::vector<uint64_t> Admit() {
+    std::vector<uint64_t> ids;
+    for (SequenceMetadata* sequence : scheduler_->Admit()) {
+      ids.push_back(sequence->id.value());
+      if (sequence->exports()) {
+        kv_->Transition(&sequence->kv, KvRangeState::kExported);
+      }
+    }
+    return ids;
+  }
+
+  Rows Step() {
+    scheduler_->Schedule(++step_, &plan_);
+    scheduler_->CheckInvariants();
+    Rows rows;
+    for (const ScheduledRows& planned : plan_.rows) {
+      SequenceMetadata* sequence = planned.sequence;
+      EXPECT_EQ(planned.generation, sequence->generation);
+      rows.push_back(
+          {sequence->id.value(), planned.first_position, planned.num_rows});
+      sequence->computed_rows += planned.num_rows;
+      sequence->inflight_rows -= planned.num_rows;
+    }
+    for (const SampleRow& sample : plan_.samples) Sampled(sample.sequence);
+    return rows;
+  }
+
+  void Sampled(SequenceMetadata* sequence) {
+    if (sequence->exports()) {
+      scheduler_->Remove(sequence);
+      sequence->SetPhase(SequencePhase::kExported);
+    } else if (sequence->phase() == SequencePhase::kPrefilling) {
+      kv_->Transition(&sequence->kv, KvRangeState::kOwned);
+      sequence->SetPhase(SequencePhase::kDecoding);
+    }
+    sequence->tokens.push_back(1);
+  }
+
+  void Finish(SequenceMetadata* sequence) {
+    if (sequence->phase() != SequencePhase::kExported) {
+      scheduler_->Remove(sequence);
+    }
+    kv_->Release(&sequence->kv);
+    sequence->SetPhase(SequencePhase::kFinished);
+  }
+
+  std::unique_ptr<HeapKvPool> pool_;
+  std::unique_ptr<KvCacheManager> kv_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<std::unique_ptr<SequenceMetadata>> sequences_;
+  SchedulerOutput plan_;
+  StepId step_;
+};
+
+TEST_F(SchedulerTest, APromptIsComputedInChunksAndSamplesOnce) {
+  Start({.max_batched_tokens = 10, .max_chunk_tokens = 4}, 8);
+  Add(9);
+  EXPECT_EQ(Admit(), std::vector<uint64_t>{1});
+  EXPECT_EQ(Step(), (Rows{{1, 0, 4}}));
+  EXPECT_TRUE(plan_.samples.empty());
+  EXPECT_EQ(Step(), (Rows{{1, 4, 4}}));
+  EXPECT_EQ(Step(), (Rows{{1, 8, 1}}));
+  ASSERT_EQ(plan_.samples.size(), 1u);
+  EXPECT_EQ(plan_.samples[0].position, 9u);
+  EXPECT_EQ(plan_.logits_rows, std::vector<int32_t>{0});
+  EXPECT_EQ(Step(), (Rows{{1, 9, 1}}));
+  EXPECT_EQ(plan_.type, StepType::kDecode);
+}
+
+TEST_F(SchedulerTest, TheTokenBudgetIsSharedOldestFirst) {
+  Start({.max_batched_tokens = 10, .max_chunk_tokens = 6}, 8);
+  Add(7), Add(3), Add(5);
+  Admit();
+  EXPECT_EQ(Step(), (Rows{{1, 0, 6}, {2, 0, 3}, {3, 0, 1}}));
+  // Rows 5 and 8 of the batch are no ends of prompts but the second's.
+  EXPECT_EQ(plan_.logits_rows, std::vector<int32_t>{8});
+  EXPECT_EQ(plan_.samples[0].sequence->id, SequenceId(2));
+}
+
+TEST_F(SchedulerTest, LongPromptsAndDecodesTakeTurns) {
+  Start({.max_batched_tokens = 4,
+         .max_chunk_tokens = 4,
+         .decode_steps_per_prefill = 2},
+        8);
+  Add(1);
+  Admit();
+  Step();
+  Add(12);
+  Admit();
+  std::vector<StepType> types;
+  for (int i = 0; i < 9; ++i) {
+    Step();
+    types.push_back(plan_.type);
+  }
+  using enum StepType;
+  EXPECT_EQ(types,
+            (std::vector<StepType>{kDecode, kDecode, kPrefill, kDecode, kDecode,
+                                   kPrefill, kDecode, kDecode, kPrefill}));
+}
+
+TEST_F(SchedulerTest, TheQueueIsServedInOrderEvenIfALaterOneWouldFit) {
+  Start({}, 4);
+  Add(2 * 64), Add(3 * 64), Add(1);
+  EXPECT_EQ(Admit(), std::vector<uint64_t>{1});
+  Finish(sequences_[0].get());
+  EXPECT_EQ(Admit(), std::vector<uint64_t>{2});
+}
+
+TEST_F(SchedulerTest, OnlySoManyRunAtATime) {
+  Start({.max_running_requests = 2}, 16);
+  Add(1), Add(1), Add(1);
+  EXPECT_EQ(Admit(), (std::vector<uint64_t>{1, 2}));
+  Finish(sequences_[0].get());
+  EXPECT_EQ(Admit(), std::vector<uint64_t>{3});
+}
+
+TEST_F(SchedulerTest, PreemptsTheYoungestWhenBlocksRunOut) {
+  Start({}, 4);
+  Add(63), Add(63), Add(63);
+  Admit();
+  ASSERT_EQ(scheduler_->running().size(), 2u);  // One block to spare for each.
+  Finish(sequences_[0].get());
+  Admit();
+  Step();              // Prefill of 2 and 3: 64 tokens each now.
+  Step();              // Row 63 fills the block.
+  Rows rows = Step();  // Both take a second block: none is left.
+  EXPECT_EQ(rows.size(), 2u);
+  EXPECT_EQ(kv_->num_free(), 0u);
+  for (int i = 0; i < 64; ++i) rows = Step();
+  EXPECT_EQ(plan_.preemptions, 1u);
+  EXPECT_EQ(rows, (Rows{{2, 128, 1}}));
+  EXPECT_EQ(sequences_[2]->phase(), SequencePhase::kWaiting);
+  EXPECT_EQ(sequences_[2]->launched_rows(), 0u);
+}
+
+TEST_F(SchedulerTest, TheYoungestSitsOutRatherThanPreemptAnOlderOne) {
+  Start({}, 3);
+  Add(1, RequestMode::kPrefill);
+  Add(63);
+  Admit();
+  Step();  // Prefill of both; the export is complete.
+  Step();
+  Step();
+  Add(1);  // Takes no block: one to spare is wanted.
+  EXPECT_TRUE(Admit().empty());
+  for (int i = 0; i < 63; ++i) Step();
+  ASSERT_EQ(sequences_[1]->computed_rows, 128u);
+  EXPECT_TRUE(Step().empty());  // The export keeps its block, alone or not.
+  EXPECT_EQ(sequences_[0]->phase(), SequencePhase::kExported);
+  Finish(sequences_[0].get());
+  EXPECT_EQ(Step(), (Rows{{2, 128, 1}}));
+}
+
+TEST_F(SchedulerTest, ExportsAreNeverPreempted) {
+  Start({.max_batched_tokens = 8, .max_chunk_tokens = 8}, 4);
+  Add(64);
+  Admit();
+  for (int i = 0; i < 8; ++i) Step();
+  Add(100, RequestMode::kPrefill);
+  ASSERT_EQ(Admit().size(), 1u);
+  EXPECT_FALSE(Scheduler::CanPreempt(*sequences_[1]));
+  for (int i = 0; i < 200; ++i) Step();
+  EXPECT_EQ(sequences_[1]->phase(), SequencePhase::kExported);
+  EXPECT_EQ(sequences_[0]->computed_rows, 128u);  // It waits for the lease.
+}
+
+// The same policy over counts alone.
+class NaiveScheduler {
+ public:
+  struct Item {
+    uint64_t tokens = 0, rows = 0, blocks = 0;
+    bool running = false, exports = false;
+  };
+
+  NaiveScheduler(const EngineOptions& options, uint64_t blocks)
+      : options_(options), free_(blocks) {}
+
+  std::map<uint64_t, Item> items;
+
+  std::vector<uint64_t> Admit() {
+    std::vector<uint64_t> admitted;
+    for (auto& [id, item] : items) {
+      if (item.running) continue;
+      uint64_t running = 0, growing = 0;
+      for (auto& [other_id, other] : items) {
+        running += other.running;
+        growing += other.running && !other.exports;
+      }
+      const uint64_t blocks = (item.tokens + 63) / 64;
+      if (running >= options_.max_running_requests) break;
+      if (blocks + growing > free_) break;
+      free_ -= blocks;
+      item.blocks = blocks;
+      item.running = true;
+      admitted.push_back(id);
+    }
+    return admitted;
+  }
+
+  Rows Step() {
+    Rows rows;
+    const bool prefill_first = decodes_ >= options_.decode_steps_per_prefill;
+    if (prefill_first) rows = Prefill();
+    bool prefill = !rows.empty();
+    if (rows.empty()) rows = Decode();
+    if (rows.empty() && !prefill_first) {
+      rows = Prefill();
+      prefill = true;
+    }
+    if (!rows.empty()) decodes_ = prefill ? 0 : decodes_ + 1;
+    for (const auto& [id, first, count] : rows) {
+      Item& item = items[id];
+      item.rows += count;
+      if (item.rows < item.tokens) continue;
+      ++item.tokens;
+      if (item.exports) Drop(id);
+    }
+    return rows;
+  }
+
+  void Drop(uint64_t id) {
+    free_ += items[id].blocks;
+    items.erase(id);
+  }
+  void Preempt(uint64_t id) {
+    Item& item = items[id];
+    free_ += item.blocks;
+    item.rows = item.blocks = 0;
+    item.running = false;
+    decoding_.erase(id);
+  }
+  uint64_t num_free() const { return free_; }
+
+ private:
+  bool Decodes(uint64_t id) { return decoding_.contains(id); }
+
+  Rows Prefill() {
+    Rows rows;
+    uint64_t room = options_.max_batched_tokens;
+    for (auto& [id, item] : items) {
+      if (!item.running || Decodes(id) || room == 0) continue;
+      const uint64_t count = std::min<uint64_t>(
+          {item.tokens - item.rows, options_.max_chunk_tokens, room});
+      rows.push_back({id, item.rows, count});
+      room -= count;
+      if (item.rows + count == item.tokens && !item.exports) {
+        decoding_.insert(id);
+      }
+    }
+    return rows;
+  }
+
+  Rows Decode() {
+    Rows rows;
+    std::vector<uint64_t> ids;
+    for (auto& [id, item] : items) ids.push_back(id);
+    for (uint64_t id : ids) {
+      Item& item = items[id];
+      if (!item.running || !Decodes(id)) continue;
+      const uint64_t wanted = item.rows / 64 + 1;
+      while (wanted > item.blocks + free_ && PreemptBehind(id)) {
+      }
+      if (wanted > item.blocks + free_) continue;
+      free_ -= wanted - item.blocks;
+      item.blocks = wanted;
+      rows.push_back({id, item.rows, 1});
+    }
+    return rows;
+  }
+
+  bool PreemptBehind(uint64_t id) {
+    for (auto it = items.rbegin(); it->first > id; ++it) {
+      if (!it->second.running || it->second.exports) continue;
+      Preempt(it->first);
+      return true;
+    }
+    return false;
+  }
+
+  const EngineOptions options_;
+  uint64_t free_;
+  uint64_t decodes_ = 0;
+  std::set<uint64_t> decoding_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Rounds, SchedulerTest, testing::Range(0, 20));
+
+TEST_P(SchedulerTest, AgreesWithANaiveModelOverRandomLives) {
+  const uint64_t seed = std::random_device()() + GetParam();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  EngineOptions options;
+  options.max_running_requests = 1 + random() % 8;
+  options.max_chunk_tokens = 1 + random() % 100;
+  options.max_batched_tokens = options.max_chunk_tokens + random() % 100;
+  options.decode_steps_per_prefill = random() % 4;
+  const uint32_t blocks = 6 + random() % 10;
+  Start(options, blocks);
+  NaiveScheduler naive(options, blocks);
+  for (int i = 0; i < 1000; ++i) {
+    if (random() % 8 == 0 && naive.items.size() < 12) {
+      const auto mode =
+          random() % 3 == 0 ? RequestMode::kPrefill : RequestMode::kGenerate;
+      const uint32_t tokens = 1 + random() % (3 * 64);
+      naive.items[Add(tokens, mode)->id.value()] = {
+          .tokens = tokens, .exports = mode == RequestMode::kPrefill};
+    }
+    ASSERT_EQ(Admit(), naive.Admit());
+    ASSERT_EQ(Step(), naive.Step()) << "step " << i;
+    // The naive model drops exports at their end; others end by length.
+    for (auto& sequence : sequences_) {
+      const uint64_t id = sequence->id.value();
+      if (sequence->phase() == SequencePhase::kExported) {
+        Finish(sequence.get());
+      } else if (naive.items.contains(id) && sequence->num_tokens() > 5 * 64) {
+        Finish(sequence.get());
+        naive.Drop(id);
+      } else if (random() % 200 == 0 && Scheduler::CanPreempt(*sequence)) {
+        scheduler_->Preempt(sequence.get());
+        naive.Preempt(id);
+      }
+    }
+    ASSERT_EQ(kv_->num_free(), naive.num_free());
+  }
+}
+
+}  // namespace
+}  // namespace baton

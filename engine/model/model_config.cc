@@ -26,7 +26,7 @@ constexpr int kMaxExpertWidth = 1 << 18;
 constexpr int kMaxHeads = 1024;
 constexpr int kMaxLatent = 1 << 14;
 constexpr int kMaxHeadDim = 4096;
-constexpr int kMaxExperts = 4096;
+
 constexpr int kMaxSharedExperts = 64;
 constexpr int kMaxPositions = 1 << 24;
 
@@ -246,7 +246,7 @@ void ReadGroups(FieldReader* fields, ExpertsConfig* experts) {
 void ReadExperts(FieldReader* fields, ModelConfig* config) {
   if (!fields->Has("n_routed_experts")) return;  // All layers are dense.
   ExpertsConfig experts;
-  experts.num_routed = fields->Int("n_routed_experts", 1, kMaxExperts);
+  experts.num_routed = fields->Int("n_routed_experts", 1, kMaxRoutedExperts);
   experts.num_shared =
       fields->IntOr("n_shared_experts", 0, 0, kMaxSharedExperts);
   experts.intermediate_size =

@@ -197,7 +197,7 @@ const BadValue kBadValues[] = {
      {nullptr, "a", 0, -1, 1e9}},
     {"/rope_scaling/mscale", {"a", -1, 101}},
     {"/rope_scaling/mscale_all_dim", {"a", -1, 101}},
-    {"/n_routed_experts", {"a", 0, -1, 4097}},
+    {"/n_routed_experts", {"a", 0, -1, 1025}},
     {"/n_shared_experts", {"a", -1, 65}},
     {"/num_experts_per_tok", {nullptr, "a", 0, -1, 129, 257}},
     {"/moe_intermediate_size", {nullptr, "a", 0, -1, 262145}},

@@ -159,24 +159,33 @@ absl::Status CheckLayout(const std::vector<Tensor>& tensors,
   return Malformed(file, absl::StrCat(unused, " bytes behind the last tensor"));
 }
 
-// The one directory entry, without following it out of the folder.
-absl::Status CheckInsideFolder(const std::string& folder,
-                               const std::string& name) {
-  if (name.empty() || name.find('/') != std::string::npos ||
-      name.find('\0') != std::string::npos || name == "." || name == "..") {
-    return Malformed(folder, absl::StrCat("'", name, "' is not a file name"));
+bool LiesIn(const std::filesystem::path& folder,
+            const std::filesystem::path& path) {
+  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end())
+             .first == folder.end();
+}
+
+// A shard is a plain name. Where it is a symbolic link it must lead into the
+// model folder, or to a place beside the index's own file: caches keep all
+// files of a model elsewhere in one folder and link to them.
+absl::Status CheckShardPath(const std::string& folder,
+                            const std::string& index_path,
+                            const std::string& shard) {
+  if (shard.empty() || shard.find('/') != std::string::npos ||
+      shard.find('\0') != std::string::npos || shard == "." || shard == "..") {
+    return Malformed(index_path,
+                     absl::StrCat("'", shard, "' is not a file name"));
   }
-  const std::string path = absl::StrCat(folder, "/", name);
+  const std::string path = absl::StrCat(folder, "/", shard);
   std::error_code error;
-  const std::filesystem::path real = std::filesystem::canonical(path, error);
+  const auto real = std::filesystem::canonical(path, error);
   if (error) {
     return absl::NotFoundError(absl::StrCat(path, ": ", error.message()));
   }
-  const std::filesystem::path real_folder =
-      std::filesystem::canonical(folder, error);
-  if (error || std::mismatch(real_folder.begin(), real_folder.end(),
-                             real.begin(), real.end())
-                       .first != real_folder.end()) {
+  const auto real_folder = std::filesystem::canonical(folder, error);
+  const auto real_index = std::filesystem::canonical(index_path, error);
+  if (error || (!LiesIn(real_folder, real) &&
+                real.parent_path() != real_index.parent_path())) {
     return Malformed(
         path, absl::StrCat("leads out of the model folder, to ", real.string(),
                            "; put the file itself here"));
@@ -288,8 +297,7 @@ absl::StatusOr<ModelTensors> ModelTensors::Open(const std::string& folder) {
       absl::StrCat(folder, "/model.safetensors.index.json");
   ModelTensors model(folder);
   std::error_code error;
-  if (std::filesystem::exists(
-          std::filesystem::symlink_status(folder + "/" + single, error))) {
+  if (std::filesystem::exists(absl::StrCat(folder, "/", single), error)) {
     ASSIGN_OR_RETURN(model.tensors_, model.Map(single));
   } else if (std::filesystem::exists(index, error)) {
     RETURN_IF_ERROR(model.OpenShards(index));
@@ -302,7 +310,6 @@ absl::StatusOr<ModelTensors> ModelTensors::Open(const std::string& folder) {
 }
 
 absl::StatusOr<std::vector<Tensor>> ModelTensors::Map(const std::string& name) {
-  RETURN_IF_ERROR(CheckInsideFolder(folder_, name));
   const std::string path = absl::StrCat(folder_, "/", name);
   ASSIGN_OR_RETURN(std::unique_ptr<const MappedFile> file,
                    MappedFile::Open(path));
@@ -334,6 +341,7 @@ absl::Status ModelTensors::OpenShards(const std::string& index_path) {
                                   kMaxShards, " are allowed"));
   }
   for (auto& [shard, names] : names_of_shard) {
+    RETURN_IF_ERROR(CheckShardPath(folder_, index_path, shard));
     ASSIGN_OR_RETURN(std::vector<Tensor> tensors, Map(shard));
     std::ranges::sort(tensors, {}, &Tensor::name);
     for (const std::string& name : names) {

@@ -239,8 +239,21 @@ TEST(SafetensorsTest, RefusesAShardOutsideTheFolder) {
     EXPECT_EQ(open(shard).code(), absl::StatusCode::kInvalidArgument) << shard;
   }
   EXPECT_TRUE(open("link_in").ok());
-  fs::create_symlink("../outside", folder + "/model.safetensors");
-  EXPECT_FALSE(ModelTensors::Open(folder).ok());
+}
+
+TEST(SafetensorsTest, ReadsAFolderOfLinksIntoOneOther) {
+  const std::string parent = Folder();
+  fs::create_directories(parent + "/blobs");
+  fs::create_directories(parent + "/model");
+  Write(parent + "/blobs/1", OneTensor("a"));
+  Write(parent + "/blobs/2", R"({"weight_map":{"a":"a.safetensors"}})");
+  const std::string index = parent + "/model/model.safetensors.index.json";
+  fs::create_symlink("../blobs/1", parent + "/model/a.safetensors");
+  fs::create_symlink("../blobs/2", index);
+  EXPECT_TRUE(ModelTensors::Open(parent + "/model").ok());
+  fs::remove(index);
+  fs::copy_file(parent + "/blobs/2", index);
+  EXPECT_FALSE(ModelTensors::Open(parent + "/model").ok());
 }
 
 TEST(SafetensorsTest, RefusesAFolderInPlaceOfAFile) {

@@ -1,0 +1,118 @@
+#include "tests/golden/golden_case.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <span>
+
+#include "base/logging.h"
+#include "tests/golden/npy.h"
+
+namespace baton {
+namespace {
+
+using nlohmann::json;
+
+std::vector<KnownLogits> BestOfPositions(const json& prompt,
+                                         const std::string& suffix) {
+  std::vector<KnownLogits> positions;
+  const json ids = prompt.value("argmax_per_position" + suffix, json::array());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    positions.push_back(
+        {{ids[i].get<uint32_t>()},
+         {prompt["max_per_position" + suffix][i].get<float>()}});
+  }
+  return positions;
+}
+
+double GreatestError(const KnownLogits& known, std::span<const float> logits) {
+  double error = 0;
+  for (size_t i = 0; i < known.ids.size(); ++i) {
+    error = std::max<double>(error,
+                             std::fabs(logits[known.ids[i]] - known.logits[i]));
+  }
+  return error;
+}
+
+double ComparePrompt(const GoldenCase& golden,
+                     std::span<const ModelDriver::Logits> logits) {
+  double error = 0;
+  const size_t end = logits.size();
+  for (size_t i = 0; i < golden.first_positions.size(); ++i) {
+    error =
+        std::max(error, GreatestError(golden.first_positions[i], logits[i]));
+  }
+  const size_t num_last = golden.last_positions.size();
+  for (size_t i = 0; i < num_last; ++i) {
+    error = std::max(error, GreatestError(golden.last_positions[i],
+                                          logits[end - num_last + i]));
+  }
+  for (size_t i = 0; i < golden.last_prompt_logits.size(); ++i) {
+    error = std::max<double>(
+        error, std::fabs(golden.last_prompt_logits[i] - logits[end - 1][i]));
+  }
+  return error;
+}
+
+}  // namespace
+
+GoldenCase MakeCase(const json& name_and_ids, const json& result) {
+  GoldenCase golden;
+  golden.name = name_and_ids["name"];
+  golden.prompt = name_and_ids["ids"].get<std::vector<uint32_t>>();
+  golden.tokens = result["tokens"].get<std::vector<uint32_t>>();
+  golden.margins = result["margins"].get<std::vector<float>>();
+  for (const json& step : result["top5_first8"]) {
+    golden.first_steps.push_back({step["ids"].get<std::vector<uint32_t>>(),
+                                  step["logits"].get<std::vector<float>>()});
+  }
+  const json prompt = result.value("prompt", json::object());
+  golden.first_positions = BestOfPositions(prompt, "");
+  golden.last_positions = BestOfPositions(prompt, "_tail");
+  return golden;
+}
+
+GoldenCase ReadCase(const std::string& folder, const std::string& name) {
+  std::ifstream file(folder + "/" + name + ".json");
+  CHECK(file.good()) << folder << " " << name;
+  const json value = json::parse(file);
+  GoldenCase golden = MakeCase(value, value["fp32"]);
+  if (value["fp32"].contains("logits_file")) {
+    golden.last_prompt_logits =
+        ReadNpyF32(folder + "/" + value["fp32"].value("logits_file", ""));
+  }
+  return golden;
+}
+
+GoldenReport CompareWithGolden(const GoldenCase& golden, int chunk,
+                               ModelDriver* driver) {
+  SCOPED_TRACE(golden.name);
+  driver->Reset();
+  const int sequence = driver->NewSequence();
+  std::vector<ModelDriver::Logits> logits =
+      driver->Prefill(sequence, golden.prompt, chunk);
+  GoldenReport report;
+  report.greatest_error = ComparePrompt(golden, logits);
+  for (size_t step = 0; step < golden.tokens.size(); ++step) {
+    const uint32_t token = Argmax(logits.back());
+    if (step < golden.first_steps.size()) {
+      report.greatest_error =
+          std::max(report.greatest_error,
+                   GreatestError(golden.first_steps[step], logits.back()));
+    }
+    if (token != golden.tokens[step]) {
+      EXPECT_LT(golden.margins[step], kExcusedMargin)
+          << "step " << step << ": token " << token << ", reference "
+          << golden.tokens[step];
+      report.excused_step = static_cast<int>(step);
+      break;
+    }
+    logits = driver->Prefill(sequence, std::span(&token, 1), 1);
+  }
+  EXPECT_LE(report.greatest_error, kLogitTolerance);
+  return report;
+}
+
+}  // namespace baton

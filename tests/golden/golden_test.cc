@@ -1,0 +1,146 @@
+// Parity with the reference implementation on every stored case, in float32.
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/model/testing/model_driver.h"
+#include "engine/model/testing/random_model.h"
+#include "tests/golden/fp8_model.h"
+#include "tests/golden/golden_case.h"
+
+namespace baton {
+namespace {
+
+constexpr int kChunk = 256;
+constexpr int kMaxExcuses = 2;  // Over all models.
+
+const char* const kTinyCases[] = {
+    "accents",      "alice",      "arith",       "bos_only",
+    "chat_capital", "chat_hello", "chat_json",   "chat_long_3000",
+    "chat_nothink", "chat_story", "chat_system", "code",
+    "count",        "emoji",      "fox",         "holmes",
+    "json",         "list",       "newline",     "once",
+    "one_word",     "prose_256",  "random_ids",  "space",
+    "stories_1500"};
+const char* const kRandomCases[] = {"len_1",  "len_2",  "len_7",   "len_63",
+                                    "len_64", "len_65", "len_200", "len_300"};
+
+// Counts excuses over all tests of the process.
+class Excuses : public testing::Environment {
+ public:
+  void Count() { ++count_; }
+  void TearDown() override { EXPECT_LE(count_, kMaxExcuses); }
+
+ private:
+  int count_ = 0;
+};
+Excuses* const excuses =
+    static_cast<Excuses*>(testing::AddGlobalTestEnvironment(new Excuses));
+
+std::unique_ptr<ModelDriver> LoadDriver(const std::string& folder,
+                                        VectorIsa isa) {
+  auto driver = ModelDriver::Create({.load = {.folder = folder,
+                                              .cache_dtype = CacheDtype::kF32,
+                                              .max_rows = kChunk,
+                                              .max_logits_rows = kChunk},
+                                     .isa = isa});
+  EXPECT_TRUE(driver.ok()) << driver.status();
+  return driver.ok() ? *std::move(driver) : nullptr;
+}
+
+void CompareAll(const std::string& model, const std::vector<GoldenCase>& cases,
+                const std::string& folder) {
+  const auto driver = LoadDriver(folder, SupportedVectorIsas().back());
+  ASSERT_NE(driver, nullptr);
+  double greatest_error = 0;
+  for (const GoldenCase& golden : cases) {
+    const GoldenReport report = CompareWithGolden(golden, kChunk, driver.get());
+    greatest_error = std::max(greatest_error, report.greatest_error);
+    if (report.excused_step.has_value()) {
+      excuses->Count();
+      const int step = *report.excused_step;
+      std::cout << model << " " << golden.name << ": differs at step " << step
+                << ", where the reference's margin is " << golden.margins[step]
+                << '\n';
+    }
+  }
+  std::cout << model << ": " << cases.size()
+            << " cases, greatest error of a logit " << greatest_error << '\n';
+}
+
+std::vector<GoldenCase> ReadCases(const std::string& folder,
+                                  std::span<const char* const> names) {
+  std::vector<GoldenCase> cases;
+  for (const char* name : names) cases.push_back(ReadCase(folder, name));
+  return cases;
+}
+
+TEST(GoldenTest, TinyDeepSeekV3) {
+  CompareAll("tiny-deepseek-v3",
+             ReadCases("models/tiny-deepseek-v3/golden", kTinyCases),
+             "models/tiny-deepseek-v3");
+}
+
+TEST(GoldenTest, RandomDeepSeekV2Lite) {
+  CompareAll("random-deepseek-v2-lite",
+             ReadCases("models/random-deepseek-v2-lite/golden", kRandomCases),
+             "models/random-deepseek-v2-lite");
+}
+
+TEST(GoldenTest, RandomDeepSeekV3Yarn) {
+  CompareAll("random-deepseek-v3-yarn",
+             ReadCases("models/random-deepseek-v3-yarn/golden", kRandomCases),
+             "models/random-deepseek-v3-yarn");
+}
+
+TEST(GoldenTest, TinyDeepSeekV3Fp8IsDerivedBitForBit) {
+  std::map<std::string, std::string> expected;
+  std::ifstream file("models/tiny-deepseek-v3-fp8/tensor_hashes.txt");
+  for (std::string hash, name; file >> hash >> name;) expected[name] = hash;
+  int compared = 0;
+  for (const TensorToWrite& tensor : QuantizeModel("models/tiny-deepseek-v3")) {
+    const auto it = expected.find(tensor.name);
+    if (it == expected.end()) continue;
+    EXPECT_EQ(TensorHash(tensor), it->second) << tensor.name;
+    ++compared;
+  }
+  EXPECT_EQ(compared, 2416);
+  EXPECT_EQ(static_cast<size_t>(compared), expected.size());
+}
+
+TEST(GoldenTest, TinyDeepSeekV3Fp8) {
+  const std::string folder = FreshTestFolder();
+  std::ifstream config("models/tiny-deepseek-v3-fp8/config.json");
+  WriteModel(folder, nlohmann::json::parse(config),
+             QuantizeModel("models/tiny-deepseek-v3"));
+  std::ifstream file("models/tiny-deepseek-v3-fp8/golden/fp8.json");
+  const nlohmann::json stored = nlohmann::json::parse(file);
+  std::vector<GoldenCase> cases;
+  for (const nlohmann::json& result : stored["results"]) {
+    cases.push_back(MakeCase(result, result));
+  }
+  ASSERT_EQ(cases.size(), 8);
+  CompareAll("tiny-deepseek-v3-fp8", cases, folder);
+}
+
+// The narrower vectors on short cases; tests/golden/invariance_test compares
+// them bit for bit.
+TEST(GoldenTest, EveryVectorWidth) {
+  const GoldenCase golden =
+      ReadCase("models/random-deepseek-v3-yarn/golden", "len_65");
+  for (const VectorIsa isa : SupportedVectorIsas()) {
+    SCOPED_TRACE(VectorIsaName(isa));
+    const auto driver = LoadDriver("models/random-deepseek-v3-yarn", isa);
+    ASSERT_NE(driver, nullptr);
+    EXPECT_FALSE(CompareWithGolden(golden, 7, driver.get()).excused_step);
+  }
+}
+
+}  // namespace
+}  // namespace baton

@@ -18,6 +18,7 @@ packages=(
   nlohmann-json3-dev
   libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev
+  curl                     # reads /metrics
 )
 case ${1:-} in
   "") ;;
@@ -26,7 +27,6 @@ case ${1:-} in
       clang lld libclang-rt-14-dev # the digest under a second compiler
       clang-format                 # tests/tidy
       python3 python3-grpcio python3-protobuf
-      openssl curl                 # used by tests
     )
     [[ $1 == --check ]] || packages+=(clang-tidy clangd gdb)
     ;;

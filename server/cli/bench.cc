@@ -21,16 +21,16 @@
 namespace baton {
 
 const char kBenchDescription[] =
-    "Closed-loop load: each client sends its next request when its last one "
-    "has ended. Prompts are random token ids; every request runs to "
-    "--max_tokens.\n"
+    "Measures a router under load.\n"
+    "Each client sends its next request when its last one has ended. Prompts "
+    "are random\ntoken ids; every request runs to --max_tokens.\n"
     "  TTFT  first token minus send\n"
-    "  ITL   the gaps between successive token arrivals; tokens that came in "
-    "one message have gaps of 0 between them\n"
+    "  ITL   the gaps between successive token arrivals; tokens of one message "
+    "have gaps of 0\n"
     "  TPOT  (E2E - TTFT) / (output tokens - 1)\n"
     "  E2E   last token minus send\n"
-    "Percentiles are nearest ranks over all requests (ITL: over all gaps); a "
-    "level's first request of each client is measured like any other.";
+    "Percentiles are nearest ranks over all requests of a level, of ITL over "
+    "all gaps.";
 
 namespace {
 

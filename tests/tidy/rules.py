@@ -35,9 +35,8 @@ UNTESTED = {
 PUBLIC_FOLDERS = ("models", "third_party", "tools")
 NO_README = (".ci",)
 
-# First components of absolute paths that any Debian has; others are one machine's own.
-SYSTEM_PATHS = {"bin", "dev", "etc", "lib", "proc", "run", "sbin", "sys", "usr"}
-ABSOLUTE_PATH = re.compile(r"(?:^|[\s\"'`=(,:])/([a-z_]+)/")
+# Folders that are one machine's or one person's own.
+OWN_PATH = re.compile(r"(?<![\w.)}*])/(home|root|tmp|mnt|media|srv|work|workspace|Users)\b")
 UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
 TICKET = re.compile(r"\b(issue|ticket|pull request)s?\s+#?\d+", re.IGNORECASE)
 
@@ -63,6 +62,8 @@ def code_of(line):
 
 def file_length(path, lines):
     limit = MAX_LINES.get(os.path.splitext(path)[1])
+    if path.startswith("kernels/cpu/") and path.endswith(".h"):
+        limit = MAX_LINES[".cc"]  # bodies compiled once a vector width, no interface
     if limit and len(lines) > limit and not path.startswith("third_party/"):
         yield limit + 1, "%d lines, at most %d: split it" % (len(lines), limit)
 
@@ -81,7 +82,7 @@ def banned_words(path, lines):
             yield number, "getenv outside a main file: pass the value in"
         if re.search(r"\b(usleep|nanosleep|sleep_for|sleep_until|SleepFor)\b|(?<![\w.:>])sleep\(", code):
             yield number, "a sleep: wait on a condition with a deadline"
-        if re.search(r"\bstd::(cout|cerr)\b", code) and not is_main(path):
+        if re.search(r"\bstd::(cout|cerr)\b", code) and not is_main(path) and not is_test(path):
             yield number, "std::cout in a library: return text, or LOG"
         if re.search(r"\busing\s+namespace\b", code):
             yield number, "using namespace: name what you use"
@@ -89,7 +90,7 @@ def banned_words(path, lines):
 
 def shared_ownership(path, lines):
     """shared_ptr needs its reason in a comment on the same line or just above."""
-    if not is_code(path):
+    if not is_code(path) or is_test(path):
         return
     for number, line in enumerate(lines, 1):
         if not re.search(r"\b(shared_ptr|make_shared)\b", code_of(line)):
@@ -152,9 +153,8 @@ def foreign_words(path, lines):
     if path == ".gitignore":
         return  # its patterns look like paths
     for number, line in enumerate(lines, 1):
-        for match in ABSOLUTE_PATH.finditer(line):
-            if match.group(1) not in SYSTEM_PATHS:
-                yield number, "/%s/ is a path of one machine" % match.group(1)
+        if match := OWN_PATH.search(line):
+            yield number, "/%s is a path of one machine" % match.group(1)
         if UNFINISHED.search(line):
             yield number, "unfinished work: finish it, or leave it out"
         if TICKET.search(line):

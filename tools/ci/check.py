@@ -5,7 +5,6 @@
 
 usage: tools/ci/check.py [--long]"""
 
-import subprocess
 import sys
 import time
 
@@ -50,7 +49,6 @@ def main(argv):
         total = [total[0] + passed, total[1] + failed, total[2] + skipped]
         say(start, "%s: %d passed, %d failed, %d skipped in %.0f s" %
             (name, passed, failed, skipped, time.monotonic() - stage_start))
-    subprocess.call(["bazel", "shutdown"])
     print("checked in %.0f s" % (time.monotonic() - start))
     print("%d passed, %d failed, %d skipped" % tuple(total), flush=True)
     return 1 if total[1] else 0

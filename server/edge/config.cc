@@ -465,8 +465,9 @@ std::string Flags::Help() const {
       "\nEvery --flag has a twin BATON_FLAG in the environment; the flag "
       "wins.\n";
   for (const auto& [name, flags] : commands_) {
-    absl::StrAppend(&out, out.back() == '\n' ? "\n" : "", "  ", name, "\n",
-                    Wrapped(flags->description_));
+    absl::StrAppend(
+        &out, out.back() == '\n' ? "\n" : "", "  ", name, "\n",
+        Wrapped(flags->description_.substr(0, flags->description_.find('\n'))));
   }
   std::string group;
   for (const auto& flag : flags_) {

@@ -146,8 +146,9 @@ absl::Status LocalCluster::StartWorkers(const std::string& program) {
   if (options_.unified) pools = {{"unified", 1}};
   for (const auto& [role, count] : pools) {
     for (uint32_t i = 0; i < count; ++i) {
-      std::vector<std::string> arguments = {program, "--role=" + role,
-                                            "--model=" + options_.model};
+      std::vector<std::string> arguments = {
+          program, "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
+          "--role=" + role, "--model=" + options_.model};
       arguments.insert(arguments.end(), options_.worker_flags.begin(),
                        options_.worker_flags.end());
       RETURN_IF_ERROR(
@@ -168,13 +169,13 @@ std::string LocalCluster::WorkerList(const std::string& role) const {
 }
 
 absl::Status LocalCluster::StartRouter(const std::string& program) {
-  std::vector<std::string> arguments = {program,
-                                        "--listen=" + options_.router_listen,
-                                        "--model=" + options_.model};
+  std::vector<std::string> arguments = {
+      program, "--listen=" + options_.router_listen,
+      "--metrics_listen=127.0.0.1:0", "--model=" + options_.model};
   for (const std::string role : {"prefill", "decode", "unified"}) {
     const std::string workers = WorkerList(role);
     if (!workers.empty()) {
-      arguments.push_back("--" + role + "_workers=" + workers);
+      arguments.push_back("--" + role + "=" + workers);
     }
   }
   arguments.insert(arguments.end(), options_.router_flags.begin(),

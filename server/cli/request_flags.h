@@ -16,7 +16,7 @@
 namespace baton {
 
 // Where the router listens unless told otherwise, as baton-router has it.
-inline constexpr char kDefaultRouter[] = "127.0.0.1:8000";
+inline constexpr char kDefaultRouter[] = "127.0.0.1:50051";
 
 // What is absent comes from the model's generation_config.json. Ranges are the
 // server's to judge: it names the field.

@@ -19,6 +19,11 @@ Generation::Options MachineOptions(const Router& router, absl::Time arrival) {
           .tokenizer = router.text().tokenizer.get()};
 }
 
+std::optional<v1::GetLoadResponse> LoadOf(const v1::DecodeFinished& finished) {
+  if (!finished.has_load()) return std::nullopt;
+  return finished.load();
+}
+
 }  // namespace
 
 GenerationCall::GenerationCall(GenerationPlan plan, Options options)
@@ -167,7 +172,7 @@ void GenerationCall::StartDecode() {
   attempt->decode = std::make_unique<DecodeStream>(
       [self = shared_from_this(), attempt](v1::DecodeResponse* message) {
         if (message->has_finished()) {
-          self->TellEnded(attempt, message->finished().load());
+          self->TellEnded(attempt, LoadOf(message->finished()));
         }
         self->Handle([&](Generation& generation, absl::Time now) {
           return generation.OnDecodeMessage(attempt->number, *message, now);

@@ -50,6 +50,15 @@ void Handle(void (*handler)(int)) {
   sigaction(SIGINT, &action, nullptr);
 }
 
+// A parent may have left them blocked.
+void Unblock() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
 // Takes one from an eventfd; false if there was none.
 bool Take(int fd) {
   uint64_t count = 0;
@@ -94,6 +103,7 @@ Daemon::Daemon(DaemonOptions options, std::string role, const Flags& flags)
       wake_fd_(NewEventFd(0)),
       gate_([this] { Wake(); }) {
   SetVlogLevel(static_cast<int>(options_.verbosity));
+  Unblock();
   LOG(INFO) << "start role " << role_ << " version " << kBatonVersion << ' '
             << flags.InForce();
 }
@@ -142,6 +152,7 @@ absl::Status Daemon::Serve(const std::vector<grpc::Service*>& services) {
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || grpc_port_ == 0) {
     SetState(DaemonState::kStopped);
+    metrics_server_.reset();  // Its callbacks may outlive what they look at.
     return FieldError("listen", "cannot listen on " + options_.listen);
   }
   SetReadiness(server_.get(), true);

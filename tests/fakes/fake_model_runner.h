@@ -21,7 +21,7 @@ class FakeModelRunner final : public ModelRunner {
     uint32_t max_context_tokens = 1024;
     size_t bytes_per_token = 64;  // A multiple of 8.
     // The logits behind this token are NaN.
-    std::optional<uint32_t> poison_token;
+    std::optional<uint32_t> poison_token = std::nullopt;
     // The rows of a step at most; dies beyond.
     int max_rows = 1 << 20;
     int max_logits_rows = 1 << 20;

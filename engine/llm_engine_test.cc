@@ -1,0 +1,268 @@
+#include "engine/llm_engine.h"
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/fakes/engine_driver.h"
+#include "tests/fakes/fake_rank.h"
+#include "tests/fakes/recording_token_sink.h"
+#include "tests/fakes/simulated_clock.h"
+
+namespace baton {
+namespace {
+
+class LLMEngineTest : public testing::Test {
+ protected:
+  void Start(FakeRank::Options options) {
+    options_ = options;
+    rank_ = std::make_unique<FakeRank>(options, &clock_);
+    rank_->AddTo(&driver_);
+  }
+
+  LLMEngine& engine() { return rank_->engine(); }
+
+  RecordingTokenSink& Submit(GenerationRequest request) {
+    const absl::Status status = engine().Submit(std::move(request), NewSink());
+    CHECK_OK(status);
+    return sinks_.back();
+  }
+
+  RecordingTokenSink* NewSink() { return &sinks_.emplace_back(); }
+
+  void RunUntilIdle() {
+    ASSERT_TRUE(driver_.RunUntilIdle());
+    EXPECT_EQ(engine().load().free_blocks, options_.num_blocks);
+  }
+
+  void ExpectTokensOf(const GenerationRequest& request,
+                      const RecordingTokenSink& sink) {
+    const ExpectedTokens expected = ExpectedOf(options_.model, request);
+    EXPECT_EQ(sink.tokens, expected.tokens);
+    EXPECT_EQ(sink.logprobs, expected.logprobs);
+  }
+
+  FakeRank::Options options_;
+  SimulatedClock clock_;
+  EngineDriver driver_{&clock_};
+  std::deque<RecordingTokenSink> sinks_;
+  std::unique_ptr<FakeRank> rank_;
+};
+
+TEST_F(LLMEngineTest, StreamsTheTokensOfARequest) {
+  Start({});
+  const GenerationRequest request = MakeRequest(1, 70, 20);
+  RecordingTokenSink& sink = Submit(request);
+  RunUntilIdle();
+  ExpectTokensOf(request, sink);
+  EXPECT_EQ(sink.first_token_index, 0u);
+  EXPECT_EQ(sink.code(), absl::StatusCode::kOk);
+  EXPECT_EQ(sink.outcome->reason, FinishReason::kLength);
+  EXPECT_EQ(sink.outcome->prompt_tokens, 70u);
+  EXPECT_EQ(sink.outcome->output_tokens, 20u);
+}
+
+TEST_F(LLMEngineTest, AStopTokenIsSentCountedAndTheLast) {
+  Start({});
+  GenerationRequest request = MakeRequest(2, 5, 50);
+  const uint32_t stop = ExpectedOf(options_.model, request).tokens.at(6);
+  request.stop_token_ids = {stop};
+  RecordingTokenSink& sink = Submit(request);
+  RunUntilIdle();
+  ExpectTokensOf(request, sink);
+  EXPECT_EQ(sink.tokens.back(), stop);
+  EXPECT_EQ(sink.outcome->reason, FinishReason::kStopToken);
+  EXPECT_EQ(sink.outcome->output_tokens, sink.tokens.size());
+}
+
+TEST_F(LLMEngineTest, TheContextsEndIsALength) {
+  Start({.model = {.max_context_tokens = 100}, .num_blocks = 2});
+  const GenerationRequest request = MakeRequest(3, 90, 1000);
+  RecordingTokenSink& sink = Submit(request);
+  RecordingTokenSink& one_token = Submit(MakeRequest(4, 99, 1000));
+  RunUntilIdle();
+  EXPECT_EQ(sink.tokens.size(), 10u);
+  EXPECT_EQ(sink.outcome->reason, FinishReason::kLength);
+  EXPECT_EQ(one_token.tokens.size(), 1u);
+}
+
+TEST_F(LLMEngineTest, APoolSmallerThanTheContextIsTheLimitAndFillsUp) {
+  Start({.model = {.max_context_tokens = 1000}, .num_blocks = 3});
+  EXPECT_EQ(engine().limits().max_context_tokens, 192u);
+  const absl::Status status =
+      engine().Submit(MakeRequest(1, 192, 1), NewSink());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("--kv_cache_bytes"), std::string::npos);
+  RecordingTokenSink& sink = Submit(MakeRequest(1, 191, 1000));
+  RecordingTokenSink& long_one = Submit(MakeRequest(2, 1, 1000));
+  RunUntilIdle();
+  EXPECT_EQ(sink.tokens.size(), 1u);
+  EXPECT_EQ(long_one.tokens.size(), 191u);
+}
+
+TEST_F(LLMEngineTest, ResumedTokensKeepTheirIndicesAndTheDraws) {
+  Start({});
+  const GenerationRequest whole = MakeRequest(5, 30, 40);
+  const ExpectedTokens expected = ExpectedOf(options_.model, whole);
+  for (uint32_t received : {1u, 17u, 39u}) {
+    GenerationRequest rest = whole;
+    rest.id.counter = 100 + received;
+    rest.token_ids.insert(rest.token_ids.end(), expected.tokens.begin(),
+                          expected.tokens.begin() + received);
+    RecordingTokenSink& sink = Submit(rest);
+    RunUntilIdle();
+    EXPECT_EQ(sink.first_token_index, received);
+    EXPECT_EQ(sink.tokens, std::vector(expected.tokens.begin() + received,
+                                       expected.tokens.end()));
+    EXPECT_EQ(sink.outcome->output_tokens, 40u);
+  }
+}
+
+TEST_F(LLMEngineTest, TheSamplesOfOneRequestDifferByTheirIndex) {
+  Start({});
+  GenerationRequest request = MakeRequest(7, 12, 16);
+  RecordingTokenSink& first = Submit(request);
+  request.sample_index = 1;
+  RecordingTokenSink& second = Submit(request);
+  RunUntilIdle();
+  ExpectTokensOf(request, second);
+  EXPECT_NE(first.tokens, second.tokens);
+}
+
+TEST_F(LLMEngineTest, ALiveRequestsTwinIsRefusedAndItGoesOn) {
+  Start({});
+  const GenerationRequest request = MakeRequest(1, 10, 5);
+  RecordingTokenSink& first = Submit(request);
+  RecordingTokenSink& twin = Submit(request);
+  RunUntilIdle();
+  EXPECT_EQ(twin.code(), absl::StatusCode::kAlreadyExists);
+  ExpectTokensOf(request, first);
+  RecordingTokenSink& later = Submit(request);  // The id is free again.
+  RunUntilIdle();
+  ExpectTokensOf(request, later);
+}
+
+TEST_F(LLMEngineTest, TheQueueIsBounded) {
+  Start({.engine = {.max_running_requests = 1, .max_waiting_requests = 2}});
+  Submit(MakeRequest(1, 10, 5));
+  Submit(MakeRequest(2, 10, 5));
+  EXPECT_EQ(engine().Submit(MakeRequest(3, 10, 5), NewSink()).code(),
+            absl::StatusCode::kResourceExhausted);
+  driver_.Turn();  // The first runs: a place is free.
+  Submit(MakeRequest(3, 10, 5));
+  EXPECT_EQ(engine().Submit(MakeRequest(4, 10, 5), NewSink()).code(),
+            absl::StatusCode::kResourceExhausted);
+  RunUntilIdle();
+  EXPECT_FALSE(sinks_[2].finished());  // A refused request hears nothing.
+}
+
+TEST_F(LLMEngineTest, TransfersAreRefusedWithoutAnAgent) {
+  Start({});
+  GenerationRequest prefill = MakeRequest(1, 10, 5);
+  prefill.mode = RequestMode::kPrefill;
+  EXPECT_EQ(engine().Submit(prefill, NewSink()).code(),
+            absl::StatusCode::kFailedPrecondition);
+  GenerationRequest decode = MakeRequest(1, 10, 5);
+  decode.mode = RequestMode::kDecode;
+  RecordingTokenSink& sink = Submit(decode);  // Without a handle: fine.
+  RunUntilIdle();
+  ExpectTokensOf(decode, sink);
+}
+
+TEST_F(LLMEngineTest, ADeadlineEndsARequestInTheQueueAndInTheRunningSet) {
+  Start({.engine = {.max_running_requests = 1}, .task_time = absl::Seconds(1)});
+  GenerationRequest running = MakeRequest(1, 10, 500);
+  running.deadline = clock_.Now() + absl::Seconds(20);
+  GenerationRequest queued = MakeRequest(2, 10, 500);
+  queued.deadline = clock_.Now() + absl::Seconds(10);
+  RecordingTokenSink& first = Submit(running);
+  RecordingTokenSink& second = Submit(queued);
+  ASSERT_TRUE(driver_.RunUntil([&] { return second.finished(); }));
+  EXPECT_EQ(second.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_LT(clock_.Now(), queued.deadline + absl::Milliseconds(10));
+  EXPECT_FALSE(first.finished());
+  RunUntilIdle();
+  EXPECT_EQ(first.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(first.tokens.empty());
+}
+
+TEST_F(LLMEngineTest, ARowOfNanFailsItsRequestAlone) {
+  FakeRank::Options options;
+  options.model.poison_token = 63;  // In no prompt of MakeRequest.
+  Start(options);
+  GenerationRequest bad = MakeRequest(1, 20, 10);
+  bad.token_ids.back() = 63;
+  RecordingTokenSink& failed = Submit(bad);
+  options_.model.vocab_size = 64;
+  GenerationRequest good = MakeRequest(2, 20, 3);
+  RecordingTokenSink& fine = Submit(good);
+  RunUntilIdle();
+  EXPECT_EQ(failed.code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(failed.tokens.empty());
+  ExpectTokensOf(good, fine);
+}
+
+TEST_F(LLMEngineTest, AnAbortWhileAStepIsInFlightIgnoresItsResult) {
+  Start({});
+  RecordingTokenSink& sink = Submit(MakeRequest(1, 10, 50));
+  ASSERT_TRUE(driver_.RunUntil([&] { return sink.tokens.size() == 3; }));
+  engine().Abort({.router_nonce = 7, .counter = 1}, std::nullopt);
+  engine().Advance();  // The stream isn't polled: the step is in flight.
+  engine().CheckInvariants();
+  EXPECT_EQ(sink.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(engine().load().deferred_blocks, 1u);
+  RunUntilIdle();
+  EXPECT_EQ(sink.tokens.size(), 3u);
+}
+
+TEST_F(LLMEngineTest, AbortEndsOneSampleOrAll) {
+  Start({});
+  GenerationRequest request = MakeRequest(1, 10, 200);
+  for (uint32_t sample : {0u, 1u, 2u, 5u}) {
+    request.sample_index = sample;
+    Submit(request);
+  }
+  RecordingTokenSink& other = Submit(MakeRequest(2, 10, 5));
+  driver_.Turn();
+  engine().Abort(request.id, 1);
+  engine().Abort(request.id, 4);  // Not there: nothing.
+  driver_.Turn();
+  EXPECT_EQ(sinks_[1].code(), absl::StatusCode::kCancelled);
+  EXPECT_FALSE(sinks_[0].finished() || sinks_[3].finished());
+  engine().Abort(request.id, std::nullopt);
+  RunUntilIdle();
+  for (int i : {0, 2, 3}) {
+    EXPECT_EQ(sinks_[i].code(), absl::StatusCode::kCancelled);
+  }
+  EXPECT_EQ(other.code(), absl::StatusCode::kOk);
+}
+
+TEST_F(LLMEngineTest, LoadAndStatsTellWhatGoesOn) {
+  Start({.engine = {.max_running_requests = 1,
+                    .max_batched_tokens = 16,
+                    .max_chunk_tokens = 16},
+         .task_time = absl::Milliseconds(2)});
+  Submit(MakeRequest(1, 40, 2));
+  Submit(MakeRequest(2, 30, 2));
+  driver_.Turn();
+  const EngineLoad load = engine().load();
+  EXPECT_EQ(load.running_requests, 1u);
+  EXPECT_EQ(load.waiting_requests, 1u);
+  EXPECT_EQ(load.pending_prefill_tokens, 70u);
+  EXPECT_EQ(load.free_blocks, load.total_blocks - 1);
+  RunUntilIdle();
+  ASSERT_EQ(rank_->steps().size(), 3u + 1u + 2u + 1u);
+  EXPECT_TRUE(rank_->steps()[0].prefill);
+  EXPECT_EQ(rank_->steps()[0].rows, 16u);
+  EXPECT_EQ(rank_->steps()[2].rows, 8u);
+  EXPECT_FALSE(rank_->steps()[3].prefill);
+  EXPECT_GE(rank_->steps()[0].device_time, absl::Milliseconds(2));
+  EXPECT_EQ(engine().load().pending_prefill_tokens, 0u);
+  EXPECT_GE(sinks_[1].outcome->queue_time, absl::Milliseconds(16));
+}
+
+}  // namespace
+}  // namespace baton

@@ -74,9 +74,19 @@ void ModelDriver::Grow(Sequence* sequence, int num_tokens) {
 
 std::vector<ModelDriver::Logits> ModelDriver::Step(
     std::span<const Piece> pieces) {
+  std::vector<int32_t> rows;
+  for (const Piece& piece : pieces) {
+    for (size_t i = 0; i < piece.token_ids.size(); ++i) {
+      rows.push_back(static_cast<int32_t>(rows.size()));
+    }
+  }
+  return Step(pieces, rows);
+}
+
+std::vector<ModelDriver::Logits> ModelDriver::Step(
+    std::span<const Piece> pieces, std::span<const int32_t> logits_rows) {
   std::vector<uint32_t> token_ids;
   std::vector<int32_t> positions;
-  std::vector<int32_t> rows;
   std::vector<SequenceRows> sequences;
   for (const Piece& piece : pieces) {
     Sequence& sequence = sequences_[piece.sequence];
@@ -86,18 +96,18 @@ std::vector<ModelDriver::Logits> ModelDriver::Step(
                          static_cast<int32_t>(piece.token_ids.size()),
                          sequence.block_table.data()});
     for (const uint32_t token : piece.token_ids) {
-      rows.push_back(static_cast<int32_t>(rows.size()));
       token_ids.push_back(token);
       positions.push_back(position++);
     }
   }
   const auto vocab = static_cast<int>(info().vocab_size);
-  Logits all(rows.size() * vocab);
-  runner_->Forward({token_ids, positions, sequences, rows},
-                   Dense(all.data(), static_cast<int>(rows.size()), vocab));
+  Logits all(logits_rows.size() * vocab);
+  runner_->Forward(
+      {token_ids, positions, sequences, logits_rows},
+      Dense(all.data(), static_cast<int>(logits_rows.size()), vocab));
   std::vector<Logits> logits;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    logits.emplace_back(all.begin() + r * vocab, all.begin() + (r + 1) * vocab);
+  for (size_t i = 0; i < logits_rows.size(); ++i) {
+    logits.emplace_back(all.begin() + i * vocab, all.begin() + (i + 1) * vocab);
   }
   return logits;
 }

@@ -47,6 +47,9 @@ class ModelDriver final {
 
   // One Forward over all pieces; the logits of every row.
   std::vector<Logits> Step(std::span<const Piece> pieces);
+  // The same, for the logits of these rows alone.
+  std::vector<Logits> Step(std::span<const Piece> pieces,
+                           std::span<const int32_t> logits_rows);
   // The tokens of one sequence in chunks; the logits of every token.
   std::vector<Logits> Prefill(int sequence, std::span<const uint32_t> token_ids,
                               int chunk);

@@ -1,0 +1,173 @@
+#include "engine/model/deepseek_v3_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/model/testing/model_driver.h"
+#include "engine/model/testing/random_model.h"
+
+namespace baton {
+namespace {
+
+using nlohmann::json;
+
+std::string SmallModel() {
+  const std::string folder = FreshTestFolder();
+  WriteModel(folder, SmallV3Config(),
+             RandomTensors(SmallV3Config(), 1, TensorDtype::kBf16));
+  return folder;
+}
+
+absl::StatusOr<std::unique_ptr<DeepSeekV3Runner>> Load(LoadOptions options) {
+  return DeepSeekV3Runner::Load(options, CpuContext());
+}
+
+std::string Fingerprint(const LoadOptions& options) {
+  const auto runner = Load(options);
+  EXPECT_TRUE(runner.ok()) << runner.status();
+  return runner.ok() ? (*runner)->info().fingerprint : "";
+}
+
+TEST(DeepSeekV3RunnerTest, TellsWhatTheEngineNeeds) {
+  const auto runner =
+      Load({.folder = SmallModel(), .cache_dtype = CacheDtype::kBf16});
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const ModelRunnerInfo& info = (*runner)->info();
+  EXPECT_EQ(info.vocab_size, 160);
+  EXPECT_EQ(info.max_context_tokens, 256);
+  ASSERT_EQ(info.cache.groups.size(), 1);
+  EXPECT_EQ(info.cache.groups[0].name, "latent");
+  EXPECT_EQ(info.cache.groups[0].bytes_per_token, 3 * (32 + 16) * 2);
+  EXPECT_EQ(info.cache.block_bytes(), 64 * 3 * (32 + 16) * 2);
+  EXPECT_EQ(info.cache.state_bytes_per_sequence, 0);
+  EXPECT_EQ(info.fingerprint.size(), 32);
+}
+
+TEST(DeepSeekV3RunnerTest, RefusesOptionsOutOfRange) {
+  const std::string folder = SmallModel();
+  const LoadOptions kBad[] = {
+      {.folder = folder, .max_rows = 0},
+      {.folder = folder, .max_rows = 65537},
+      {.folder = folder, .max_logits_rows = 0},
+      {.folder = folder, .max_rows = 4, .max_logits_rows = 5},
+      {.folder = folder, .max_context_tokens = -1},
+      {.folder = folder, .max_context_tokens = 257},
+  };
+  for (const LoadOptions& options : kBad) {
+    EXPECT_EQ(Load(options).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  const auto runner = Load({.folder = folder, .max_context_tokens = 256});
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ((*runner)->info().max_context_tokens, 256);
+}
+
+TEST(DeepSeekV3RunnerTest, NamesWhatIsMissing) {
+  const std::string folder = FreshTestFolder();
+  EXPECT_EQ(Load({.folder = folder}).status().code(),
+            absl::StatusCode::kNotFound);
+  WriteTextFile(folder + "/config.json", SmallV3Config().dump());
+  const absl::Status status = Load({.folder = folder}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(status.message().find("model.safetensors"), std::string::npos);
+}
+
+TEST(DeepSeekV3RunnerTest, RefusesEveryTruncationOfConfig) {
+  const std::string folder = SmallModel();
+  const std::string text = SmallV3Config().dump(1);
+  for (size_t size = 0; size < text.size(); ++size) {
+    WriteTextFile(folder + "/config.json", text.substr(0, size));
+    const absl::Status status = Load({.folder = folder}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << size;
+    EXPECT_NE(status.message().find("config.json"), std::string::npos);
+  }
+}
+
+TEST(DeepSeekV3RunnerTest, FingerprintFollowsWhatDecidesTheBits) {
+  const std::string folder = SmallModel();
+  const std::string base = Fingerprint({.folder = folder});
+  EXPECT_EQ(Fingerprint({.folder = folder, .weights = WeightStorage::kF32}),
+            base);
+  EXPECT_EQ(
+      Fingerprint({.folder = folder, .max_rows = 7, .max_logits_rows = 7}),
+      base);
+  std::set<std::string> fingerprints = {base};
+  const auto is_new = [&](const LoadOptions& options) {
+    return fingerprints.insert(Fingerprint(options)).second;
+  };
+  EXPECT_TRUE(is_new({.folder = folder, .cache_dtype = CacheDtype::kF32}));
+  WriteModel(folder, SmallV3Config(),
+             RandomTensors(SmallV3Config(), 2, TensorDtype::kBf16));
+  EXPECT_TRUE(is_new({.folder = folder}));
+  WriteModel(folder, SmallV3Config(),
+             RandomTensors(SmallV3Config(), 1, TensorDtype::kF32));
+  EXPECT_TRUE(is_new({.folder = folder}));
+  json config = SmallV3Config();
+  config["rope_theta"] = 10001;
+  WriteModel(folder, config,
+             RandomTensors(SmallV3Config(), 1, TensorDtype::kBf16));
+  EXPECT_TRUE(is_new({.folder = folder}));
+}
+
+TEST(DeepSeekV3RunnerTest, GivesLogitsOfTheWantedRowsAlone) {
+  const auto driver = ModelDriver::Create(
+      {.load = {
+           .folder = SmallModel(), .max_rows = 16, .max_logits_rows = 16}});
+  ASSERT_TRUE(driver.ok()) << driver.status();
+  const std::vector<uint32_t> a = {1, 2, 3, 4, 5};
+  const std::vector<uint32_t> b = {6, 7, 8};
+  const auto step = [&](auto... logits_rows) {
+    (*driver)->Reset();
+    const int first = (*driver)->NewSequence();
+    const int second = (*driver)->NewSequence();
+    const std::vector<ModelDriver::Piece> pieces = {{first, a}, {second, b}};
+    return (*driver)->Step(pieces, logits_rows...);
+  };
+  const auto all = step();
+  ASSERT_EQ(all.size(), 8);
+  const std::vector<int32_t> rows = {7, 4, 0, 4};
+  const auto wanted = step(std::span<const int32_t>(rows));
+  ASSERT_EQ(wanted.size(), 4);
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(wanted[i], all[rows[i]]);
+  EXPECT_TRUE(step(std::span<const int32_t>()).empty());
+}
+
+// After a step without any logits, the cache holds what later rows need.
+TEST(DeepSeekV3RunnerTest, WritesTheCacheOfRowsWithoutLogits) {
+  const auto driver = ModelDriver::Create(
+      {.load = {
+           .folder = SmallModel(), .max_rows = 16, .max_logits_rows = 16}});
+  ASSERT_TRUE(driver.ok()) << driver.status();
+  const std::vector<uint32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const auto expected =
+      (*driver)->Prefill((*driver)->NewSequence(), tokens, 16);
+  const int sequence = (*driver)->NewSequence();
+  const ModelDriver::Piece most = {sequence, std::span(tokens).first(8)};
+  (*driver)->Step(std::span(&most, 1), std::span<const int32_t>());
+  const ModelDriver::Piece last = {sequence, std::span(tokens).last(1)};
+  EXPECT_EQ((*driver)->Step(std::span(&last, 1)).back(), expected.back());
+}
+
+TEST(DeepSeekV3RunnerTest, AStepWithoutRowsDoesNothing) {
+  const auto driver = ModelDriver::Create({.load = {.folder = SmallModel()}});
+  ASSERT_TRUE(driver.ok()) << driver.status();
+  EXPECT_TRUE((*driver)->Step({}).empty());
+}
+
+TEST(DeepSeekV3RunnerDeathTest, ABatchBeyondItsCapacityIsOurBug) {
+  const auto driver = ModelDriver::Create(
+      {.load = {.folder = SmallModel(), .max_rows = 4, .max_logits_rows = 2}});
+  ASSERT_TRUE(driver.ok()) << driver.status();
+  const std::vector<uint32_t> tokens = {1, 2, 3, 4, 5};
+  const int sequence = (*driver)->NewSequence();
+  EXPECT_DEATH((*driver)->Prefill(sequence, tokens, 5), "CHECK failed");
+  EXPECT_DEATH((*driver)->Prefill(sequence, tokens, 3), "CHECK failed");
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,145 @@
+#include "engine/model/tensor_check.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/model/testing/random_model.h"
+
+namespace baton {
+namespace {
+
+using nlohmann::json;
+
+class TensorCheckTest : public testing::Test {
+ protected:
+  absl::Status Check(WeightStorage storage = WeightStorage::kAsStored) {
+    const std::string folder = FreshTestFolder();
+    WriteModel(folder, config_, tensors_);
+    const auto config = ParseModelConfig(config_.dump(), "config.json");
+    if (!config.ok()) return config.status();
+    const auto tensors = ModelTensors::Open(folder);
+    if (!tensors.ok()) return tensors.status();
+    return CheckTensors(*config, *tensors, storage);
+  }
+
+  TensorToWrite& Get(const std::string& name) {
+    return *std::ranges::find(tensors_, name, &TensorToWrite::name);
+  }
+  void Erase(const std::string& name) {
+    std::erase_if(tensors_,
+                  [&](const TensorToWrite& t) { return t.name == name; });
+  }
+  void UseFp8Blocks() {
+    config_["quantization_config"] = json::parse(
+        R"({"quant_method": "fp8", "weight_block_size": [128, 128]})");
+  }
+  void MakeFp8(const std::string& name, int64_t out, int64_t in) {
+    Get(name).dtype = TensorDtype::kF8E4M3;
+    Get(name).bytes.resize(out * in);
+  }
+
+  json config_ = SmallV3Config();
+  std::vector<TensorToWrite> tensors_ =
+      RandomTensors(SmallV3Config(), 1, TensorDtype::kBf16);
+};
+
+constexpr char kUp[] = "model.layers.1.mlp.experts.3.up_proj.weight";
+
+TEST_F(TensorCheckTest, AcceptsTheModel) {
+  EXPECT_TRUE(Check().ok()) << Check();
+  EXPECT_TRUE(Check(WeightStorage::kBf16).ok());
+}
+
+TEST_F(TensorCheckTest, EveryTensorIsNeededByName) {
+  const std::vector<TensorToWrite> all = tensors_;
+  ASSERT_GT(all.size(), 150);
+  for (size_t i = 0; i < all.size(); i += 3) {
+    tensors_ = all;
+    tensors_.erase(tensors_.begin() + static_cast<ptrdiff_t>(i));
+    const absl::Status status = Check();
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+    EXPECT_NE(status.message().find(all[i].name + " is missing"),
+              std::string::npos)
+        << status;
+  }
+}
+
+TEST_F(TensorCheckTest, MtpLayersMayBeAbsentAsAWhole) {
+  std::erase_if(tensors_, [](const TensorToWrite& tensor) {
+    return tensor.name.starts_with("model.layers.3.");
+  });
+  EXPECT_TRUE(Check().ok()) << Check();
+}
+
+TEST_F(TensorCheckTest, OtherTensorsAreIgnored) {
+  tensors_.push_back(F32Tensor("model.layers.0.rotary_emb.inv_freq", {1}, {1}));
+  EXPECT_TRUE(Check().ok()) << Check();
+}
+
+TEST_F(TensorCheckTest, NamesAWrongShape) {
+  std::swap(Get(kUp).shape[0], Get(kUp).shape[1]);
+  const absl::Status status = Check();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(
+      status.message().find(std::string("model.safetensors: tensor ") + kUp +
+                            " is [64, 24], but config.json gives [24, 64]"),
+      std::string::npos)
+      << status;
+}
+
+TEST_F(TensorCheckTest, NamesAWrongDtype) {
+  Get("model.norm.weight").dtype = TensorDtype::kF16;
+  EXPECT_NE(Check().message().find(
+                "model.norm.weight is F16, but must be BF16 or F32"),
+            std::string::npos)
+      << Check();
+}
+
+TEST_F(TensorCheckTest, Bf16StorageRefusesWhatItWouldRound) {
+  Get(kUp) = F32Tensor(kUp, {24, 64}, std::vector<float>(24 * 64));
+  EXPECT_TRUE(Check().ok());
+  const absl::Status status = Check(WeightStorage::kBf16);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find(kUp), std::string::npos);
+}
+
+TEST_F(TensorCheckTest, Fp8NeedsTheConfigurationAndScales) {
+  MakeFp8(kUp, 24, 64);
+  EXPECT_NE(Check().message().find("has no quantization_config"),
+            std::string::npos)
+      << Check();
+  UseFp8Blocks();
+  const std::string scale = std::string(kUp) + "_scale_inv";
+  EXPECT_NE(Check().message().find(scale + " is missing"), std::string::npos)
+      << Check();
+  tensors_.push_back(F32Tensor(scale, {1, 1}, {0.5f}));
+  EXPECT_TRUE(Check().ok()) << Check();
+  Get(scale) = F32Tensor(scale, {1, 2}, {0.5f, 0.5f});
+  EXPECT_NE(Check().message().find("[1, 2]"), std::string::npos) << Check();
+  Get(scale) = Bf16Tensor(scale, {1, 1}, {0.5f});
+  EXPECT_NE(Check().message().find("is BF16, but must be F32"),
+            std::string::npos)
+      << Check();
+}
+
+TEST_F(TensorCheckTest, OnlyProjectionsMayBeFp8) {
+  UseFp8Blocks();
+  const std::string router = "model.layers.1.mlp.gate.weight";
+  MakeFp8(router, 16, 64);
+  EXPECT_NE(Check().message().find(router + " is F8_E4M3"), std::string::npos)
+      << Check();
+}
+
+TEST_F(TensorCheckTest, ATiedModelNeedsNoHead) {
+  Erase("lm_head.weight");
+  EXPECT_EQ(Check().code(), absl::StatusCode::kNotFound);
+  config_["tie_word_embeddings"] = true;
+  EXPECT_TRUE(Check().ok()) << Check();
+}
+
+}  // namespace
+}  // namespace baton

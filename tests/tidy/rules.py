@@ -27,7 +27,14 @@ OUTER = ("bench", "tests", "tools", "deploy")
 EDGE_LIBRARIES = re.compile(r"#\s*include\s*[<\"](grpc|grpcpp|prometheus|google/protobuf)/")
 EDGE_FOLDERS = ("server", "tests", "bench", "tools")
 
-# A .cc that no test names and no test's include reaches, and why that is so.
+# A .cc, or a folder of them, with no test of its own: the test it is tested through.
+TESTED_THROUGH = {
+    "engine/llm_engine_transfer.cc": "engine/llm_engine_test.cc",
+    "kernels/cpu/": "kernels/linear_test.cc",
+    "server/cli/closed_loop.cc": "server/cli/commands_test.cc",
+    "server/cli/generation_stream.cc": "server/cli/commands_test.cc",
+}
+# A .cc that no test needs, and why that is so.
 UNTESTED = {
     "base/clock.cc": "one call of the system's clock",
     "tools/build/sanitizer_defaults.cc": "data for the sanitizers' own runtime",
@@ -172,23 +179,25 @@ FILE_RULES = [file_length, readme_length, banned_words, shared_ownership, includ
 
 
 def every_source_is_tested(tree):
-    """foo.cc has a foo_test.cc, or a test includes its header, or it is in UNTESTED."""
+    """foo.cc has a foo_test, or a test includes its header, or a list above has it."""
     tested_headers = set()
     for path, lines in tree.items():
-        if path.endswith("_test.cc") or (is_test(path) and path.endswith(".cc")):
+        if is_test(path):
             tested_headers.update(re.findall(r'#\s*include\s*"([^"]+)"', "\n".join(lines)))
     for path in tree:
         if not path.endswith(".cc") or is_test(path) or is_main(path) or path in UNTESTED:
             continue
         stem = path[:-len(".cc")]
-        if stem + "_test.cc" not in tree and stem + ".h" not in tested_headers:
-            yield path, 1, "no test: write %s_test.cc, or give the reason in tests/tidy/rules.py" % stem
+        through = TESTED_THROUGH.get(path) or TESTED_THROUGH.get(os.path.dirname(path) + "/")
+        tests = {stem + "_test.cc", stem + "_test.py", through}
+        if not tests & set(tree) and stem + ".h" not in tested_headers:
+            yield path, 1, "no test: write %s_test.cc, or say in tests/tidy/rules.py what tests it" % stem
 
 
-def reasons_are_needed(tree):
-    for path in UNTESTED:
-        if path not in tree:
-            yield "tests/tidy/rules.py", 1, "UNTESTED names %s, which is not there" % path
+def lists_are_needed(tree):
+    for path in sorted(set(UNTESTED) | set(TESTED_THROUGH)):
+        if not any(p.startswith(path) for p in tree):
+            yield "tests/tidy/rules.py", 1, "%s is in a list there, and nowhere else" % path
 
 
 def folders_have_a_page(tree):
@@ -198,7 +207,7 @@ def folders_have_a_page(tree):
             yield folder + "/README.md", 1, "each top-level folder has a page of its own"
 
 
-TREE_RULES = [every_source_is_tested, reasons_are_needed, folders_have_a_page]
+TREE_RULES = [every_source_is_tested, lists_are_needed, folders_have_a_page]
 
 
 def check(tree):

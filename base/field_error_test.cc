@@ -6,7 +6,8 @@ namespace baton {
 namespace {
 
 TEST(FieldErrorTest, CarriesTheFieldInTextAndPayload) {
-  const absl::Status status = FieldError("sampling.top_p", "must be in (0, 1], is 2");
+  const absl::Status status =
+      FieldError("sampling.top_p", "must be in (0, 1], is 2");
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "sampling.top_p: must be in (0, 1], is 2");
   EXPECT_EQ(ErrorField(status), "sampling.top_p");

@@ -1,16 +1,21 @@
 // The router as its clients and workers see it: real gRPC, scripted workers.
 #include "server/router/router.h"
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 #include "server/router/router_for_test.h"
 
 namespace baton {
 namespace {
+
+using ::grpc::StatusCode;
 
 // One prefill and one decode worker that do as they should.
 class RouterPairTest : public ::testing::Test {
@@ -25,6 +30,13 @@ class RouterPairTest : public ::testing::Test {
   void StartRouter(Router::Options options) {
     router_ = std::make_unique<RouterForTest>(std::move(options));
     router_->router().pool().WaitUntilReady();
+  }
+  // Nothing of any request is left, here or at the workers.
+  bool IsIdle() {
+    return prefill_.num_open() == 0 && decode_.num_open() == 0 &&
+           router_->router().admission().num_running() == 0 &&
+           router_->router().admission().num_waiting() == 0 &&
+           router_->router().pool().num_in_flight() == 0;
   }
 
   FakeWorker prefill_{DemoInfo(v1::WORKER_ROLE_PREFILL)};
@@ -46,9 +58,291 @@ TEST_F(RouterPairTest, StreamsTextThroughPrefillAndDecode) {
   EXPECT_EQ(outcome.finished->usage().cached_tokens(), 1u);
   EXPECT_EQ(outcome.finished->fingerprint(), "fingerprint-1");
   EXPECT_EQ(outcome.finished->timing().prefill_seconds(), 0.25);
+  EXPECT_EQ(outcome.finished->timing().kv_transfer_seconds(), 0.0625);
   EXPECT_EQ(outcome.finished->timing().kv_transfer_bytes(), 4096u);
   EXPECT_GE(outcome.finished->timing().queue_seconds(), 0.625);
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
 }
+
+TEST_F(RouterPairTest, TellsBothWorkersTheSameRequest) {
+  StartRouter();
+  v1::GenerateRequest request = IdsRequest(2);
+  request.mutable_sampling()->set_seed(77);
+  request.mutable_sampling()->set_top_k(5);
+  request.mutable_stopping()->add_stop_token_ids(9);
+  ASSERT_TRUE(router_->Generate(request).status.ok());
+  ASSERT_EQ(prefill_.requests().size(), 1u);
+  ASSERT_EQ(decode_.requests().size(), 1u);
+  const v1::WorkerRequest sent = prefill_.requests()[0];
+  EXPECT_EQ(sent.SerializeAsString(),
+            decode_.requests()[0].SerializeAsString());
+  EXPECT_EQ(sent.token_ids_size(), 3);
+  EXPECT_EQ(sent.original_prompt_tokens(), 3u);
+  EXPECT_EQ(sent.sampling().seed(), 77u);
+  EXPECT_EQ(sent.sampling().top_k(), 5u);
+  EXPECT_FLOAT_EQ(sent.sampling().top_p(), 0.95f) << "generation_config.json's";
+  ASSERT_EQ(sent.stop_token_ids_size(), 2);
+  EXPECT_EQ(sent.stop_token_ids(0), 1u) << "EOS";
+  EXPECT_EQ(sent.stop_token_ids(1), 9u);
+  EXPECT_EQ(sent.num_eos_token_ids(), 1u);
+  EXPECT_EQ(sent.max_tokens(), 2u);
+}
+
+TEST_F(RouterPairTest, PassesTheHandleOnBeforeThePromptIsComputed) {
+  absl::Notification decode_began;
+  prefill_.SetPrefill([&](const v1::WorkerRequest&, FakePrefillStream* stream) {
+    SendHandle(stream, "opaque");
+    decode_began.WaitForNotification();
+    stream->SendTokens(0, LetterTokens(0, 1));
+    SendReleased(stream);
+    return grpc::Status::OK;
+  });
+  std::string handle;
+  decode_.SetDecode(
+      [&](const v1::DecodeRequest& request, FakeDecodeStream* stream) {
+        handle = request.kv_handle();
+        decode_began.Notify();
+        return GoodDecode()(request, stream);
+      });
+  StartRouter();
+  EXPECT_EQ(router_->Generate(IdsRequest(3)).text, "abc");
+  EXPECT_EQ(handle, "opaque");
+}
+
+TEST_F(RouterPairTest, ShowsThePrefillServersTokenBeforeTheDecodeServerSpeaks) {
+  absl::Notification client_has_token;
+  prefill_.SetPrefill([&](const v1::WorkerRequest&, FakePrefillStream* stream) {
+    SendHandle(stream, "h");
+    stream->SendTokens(0, LetterTokens(0, 1));
+    client_has_token.WaitForNotification();
+    SendReleased(stream);
+    return grpc::Status::OK;
+  });
+  decode_.SetDecode(
+      [&](const v1::DecodeRequest& request, FakeDecodeStream* stream) {
+        client_has_token.WaitForNotification();
+        return GoodDecode()(request, stream);
+      });
+  StartRouter();
+  grpc::ClientContext context;
+  const auto reader = router_->stub().Generate(&context, IdsRequest(3));
+  v1::GenerateResponse first;
+  ASSERT_TRUE(reader->Read(&first));
+  EXPECT_EQ(first.chunk().text(), "a");
+  client_has_token.Notify();
+  v1::GenerateResponse next;
+  ASSERT_TRUE(reader->Read(&next));
+  EXPECT_EQ(next.chunk().first_token_index(), 1u) << "token 0 came twice";
+  while (reader->Read(&next)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
+TEST_F(RouterPairTest, RefusesAGap) {
+  decode_.SetDecode([](const v1::DecodeRequest&, FakeDecodeStream* stream) {
+    stream->SendTokens(0, LetterTokens(0, 2));
+    stream->SendTokens(3, LetterTokens(3, 1));
+    EXPECT_TRUE(stream->WaitUntilCancelled());
+    return grpc::Status::CANCELLED;
+  });
+  StartRouter();
+  const GenerateOutcome outcome = router_->Generate(IdsRequest(9));
+  EXPECT_EQ(outcome.status.error_code(), StatusCode::INTERNAL);
+  EXPECT_FALSE(outcome.finished.has_value());
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
+}
+
+TEST_F(RouterPairTest, IgnoresChunksOfAnotherAttempt) {
+  decode_.SetDecode(
+      [](const v1::DecodeRequest& request, FakeDecodeStream* stream) {
+        v1::DecodeResponse stale;
+        stale.mutable_chunk()->set_attempt(7);
+        stale.mutable_chunk()->set_first_token_index(1);
+        stale.mutable_chunk()->add_token_ids(LetterToken(20));
+        stale.mutable_chunk()->add_logprobs(0);
+        stream->Send(stale);
+        return GoodDecode()(request, stream);
+      });
+  StartRouter();
+  EXPECT_EQ(router_->Generate(IdsRequest(3)).text, "abc");
+}
+
+TEST_F(RouterPairTest, EndsAPrefillThatStaysOpenAfterDecodeHasSpoken) {
+  std::atomic<bool> was_cancelled = false;
+  prefill_.SetPrefill([&](const v1::WorkerRequest&, FakePrefillStream* stream) {
+    SendHandle(stream, "h");
+    was_cancelled = stream->WaitUntilCancelled();
+    return grpc::Status::CANCELLED;
+  });
+  StartRouter();
+  const GenerateOutcome outcome = router_->Generate(IdsRequest(3));
+  EXPECT_TRUE(outcome.status.ok());
+  EXPECT_EQ(outcome.text, "abc");
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
+  EXPECT_TRUE(was_cancelled);
+}
+
+TEST_F(RouterPairTest, EndsAtAStopStringAndAbortsTheWorker) {
+  decode_.SetDecode([](const v1::DecodeRequest&, FakeDecodeStream* stream) {
+    for (uint32_t i = 0; i < 8; ++i) stream->SendTokens(i, LetterTokens(i, 1));
+    EXPECT_TRUE(stream->WaitUntilCancelled());
+    return grpc::Status::CANCELLED;
+  });
+  StartRouter();
+  v1::GenerateRequest request = IdsRequest(100);
+  request.mutable_stopping()->add_stop_strings("cde");
+  const GenerateOutcome outcome = router_->Generate(request);
+  ASSERT_TRUE(outcome.status.ok());
+  EXPECT_EQ(outcome.text, "ab");
+  EXPECT_EQ(outcome.token_ids, LetterTokens(0, 5));
+  EXPECT_EQ(outcome.finished->finish_reason(), v1::FINISH_REASON_STOP_STRING);
+  EXPECT_EQ(outcome.finished->stop_string(), "cde");
+  EXPECT_EQ(outcome.finished->usage().completion_tokens(), 5u);
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
+}
+
+TEST_F(RouterPairTest, GivesTheClientsDeadlineToBothWorkers) {
+  std::atomic<bool> prefill_has_it = false;
+  std::atomic<bool> decode_has_it = false;
+  const auto deadline =
+      std::chrono::system_clock::now() + std::chrono::seconds(40);
+  const auto is_it = [deadline](std::chrono::system_clock::time_point given) {
+    return given > deadline - std::chrono::seconds(5) &&
+           given < deadline + std::chrono::seconds(5);
+  };
+  prefill_.SetPrefill(
+      [&](const v1::WorkerRequest& request, FakePrefillStream* stream) {
+        prefill_has_it = is_it(stream->context()->deadline());
+        return GoodPrefill()(request, stream);
+      });
+  decode_.SetDecode(
+      [&](const v1::DecodeRequest& request, FakeDecodeStream* stream) {
+        decode_has_it = is_it(stream->context()->deadline());
+        return GoodDecode()(request, stream);
+      });
+  StartRouter();
+  grpc::ClientContext context;
+  context.set_deadline(deadline);
+  const auto reader = router_->stub().Generate(&context, IdsRequest(2));
+  EXPECT_TRUE(ReadAll(reader.get()).status.ok());
+  EXPECT_TRUE(prefill_has_it);
+  EXPECT_TRUE(decode_has_it);
+}
+
+TEST_F(RouterPairTest, EndsEverythingWhenTheDeadlinePasses) {
+  decode_.SetDecode([](const v1::DecodeRequest&, FakeDecodeStream* stream) {
+    EXPECT_TRUE(stream->WaitUntilCancelled());
+    return grpc::Status::CANCELLED;
+  });
+  StartRouter();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::milliseconds(200));
+  const auto reader = router_->stub().Generate(&context, IdsRequest(2));
+  EXPECT_EQ(ReadAll(reader.get()).status.error_code(),
+            StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
+  EXPECT_EQ(router_->Metric("baton_requests_total{role=\"router\","
+                            "outcome=\"deadline_exceeded\"}"),
+            1);
+}
+
+TEST_F(RouterPairTest, WorksWithAUnifiedWorkerAlone) {
+  FakeWorker unified(DemoInfo(v1::WORKER_ROLE_UNIFIED));
+  std::atomic<bool> has_handle = true;
+  unified.SetDecode(
+      [&](const v1::DecodeRequest& request, FakeDecodeStream* stream) {
+        has_handle = request.has_kv_handle();
+        return GoodDecode()(request, stream);
+      });
+  StartRouter(RouterForTest::Options({&unified}));
+  const GenerateOutcome outcome = router_->Generate(IdsRequest(4));
+  ASSERT_TRUE(outcome.status.ok());
+  EXPECT_EQ(outcome.text, "abcd");
+  EXPECT_FALSE(has_handle);
+  EXPECT_EQ(outcome.finished->usage().cached_tokens(), 2u);
+  EXPECT_EQ(outcome.finished->timing().prefill_seconds(), 0.75);
+  EXPECT_FALSE(outcome.finished->timing().has_kv_transfer_seconds());
+}
+
+TEST_F(RouterPairTest, MeasuresWhatTheClientFeels) {
+  StartRouter();
+  ASSERT_TRUE(router_->Generate(IdsRequest(5)).status.ok());
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
+  const std::string role = "{role=\"router\"}";
+  EXPECT_EQ(
+      router_->Metric("baton_requests_total{role=\"router\",outcome=\"ok\"}"),
+      1);
+  EXPECT_EQ(router_->Metric("baton_time_to_first_token_seconds_count" + role),
+            1);
+  EXPECT_EQ(router_->Metric("baton_inter_token_latency_seconds_count" + role),
+            4);
+  EXPECT_EQ(router_->Metric("baton_queue_time_seconds_count" + role), 1);
+  EXPECT_EQ(router_->Metric("baton_prompt_tokens_total" + role), 3);
+  EXPECT_EQ(router_->Metric("baton_generated_tokens_total" + role), 5);
+  EXPECT_EQ(router_->Metric("baton_cached_tokens_total" + role), 1);
+  EXPECT_EQ(router_->Metric("baton_running_requests" + role), 0);
+  EXPECT_EQ(
+      router_->Metric("baton_router_workers{role=\"router\",state=\"ready\"}"),
+      2);
+}
+
+// --- Cancellation in each phase.
+
+struct CancelCase {
+  const char* name;
+  // What the workers do until they are cancelled.
+  bool prefill_gives_handle;
+  bool prefill_gives_token;
+  uint32_t decode_tokens;
+};
+
+class RouterCancelTest : public RouterPairTest,
+                         public ::testing::WithParamInterface<CancelCase> {};
+
+TEST_P(RouterCancelTest, EndsBothWorkersCallsAtOnce) {
+  const CancelCase& phase = GetParam();
+  std::atomic<int> num_cancelled = 0;
+  absl::Notification reached;
+  prefill_.SetPrefill([&](const v1::WorkerRequest&, FakePrefillStream* stream) {
+    if (phase.prefill_gives_handle) SendHandle(stream, "h");
+    if (phase.prefill_gives_token) stream->SendTokens(0, LetterTokens(0, 1));
+    if (!phase.prefill_gives_handle) reached.Notify();
+    num_cancelled += stream->WaitUntilCancelled();
+    return grpc::Status::CANCELLED;
+  });
+  decode_.SetDecode([&](const v1::DecodeRequest&, FakeDecodeStream* stream) {
+    if (phase.decode_tokens > 0) {
+      stream->SendTokens(0, LetterTokens(0, phase.decode_tokens));
+    }
+    reached.Notify();
+    num_cancelled += stream->WaitUntilCancelled();
+    return grpc::Status::CANCELLED;
+  });
+  StartRouter();
+  grpc::ClientContext context;
+  const auto reader = router_->stub().Generate(&context, IdsRequest(100));
+  reached.WaitForNotification();
+  if (phase.prefill_gives_token) {
+    v1::GenerateResponse first;
+    EXPECT_TRUE(reader->Read(&first));
+  }
+  context.TryCancel();
+  v1::GenerateResponse rest;
+  while (reader->Read(&rest)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), StatusCode::CANCELLED);
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
+  EXPECT_EQ(num_cancelled, phase.prefill_gives_handle ? 2 : 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Phases, RouterCancelTest,
+    ::testing::Values(CancelCase{"WhilePrefillReservesBlocks", false, false, 0},
+                      CancelCase{"WhileTheKvIsPulled", true, false, 0},
+                      CancelCase{"AfterTheFirstToken", true, true, 0},
+                      CancelCase{"WhileDecoding", true, true, 3}),
+    [](const auto& one) { return one.param.name; });
 
 }  // namespace
 }  // namespace baton

@@ -204,6 +204,13 @@ absl::StatusOr<ServedModel> WorkerPool::Served() const {
   return served;
 }
 
+int64_t WorkerPool::num_in_flight() const {
+  absl::MutexLock lock(&mutex_);
+  int64_t sum = 0;
+  for (const Worker& worker : workers_) sum += worker.load.in_flight();
+  return sum;
+}
+
 WorkerState WorkerPool::state(WorkerId worker) const {
   absl::MutexLock lock(&mutex_);
   return workers_[worker.value()].state;

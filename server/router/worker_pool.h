@@ -77,6 +77,8 @@ class WorkerPool final {
   absl::StatusOr<ServedModel> Served() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Blocks until somebody can serve.
   void WaitUntilReady() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Requests of this router at all workers; one at a pair counts twice.
+  int64_t num_in_flight() const ABSL_LOCKS_EXCLUDED(mutex_);
   WorkerState state(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
   // By WorkerState.
   std::array<int, kNumWorkerStates> CountStates() const

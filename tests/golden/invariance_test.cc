@@ -1,0 +1,209 @@
+// The same rows give the same bits, whatever else changes: chunks, neighbours
+// in the batch, vector width, threads, how weights are kept.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/model/testing/model_driver.h"
+#include "engine/model/testing/random_model.h"
+
+namespace baton {
+namespace {
+
+using AllLogits = std::vector<ModelDriver::Logits>;
+
+constexpr int kMaxRows = 160;
+constexpr int kWhole = kMaxRows;
+constexpr int kChunks[] = {1, 7, 64, 65, kWhole};
+
+// Where two results differ first; -1 if nowhere. Compares bits, so that a NaN
+// equals itself and -0 is not 0.
+int FirstDifference(const AllLogits& a, const AllLogits& b) {
+  for (size_t p = 0; p < std::max(a.size(), b.size()); ++p) {
+    if (p >= a.size() || p >= b.size() || a[p].size() != b[p].size() ||
+        std::memcmp(a[p].data(), b[p].data(), a[p].size() * sizeof(float)) !=
+            0) {
+      return static_cast<int>(p);
+    }
+  }
+  return -1;
+}
+
+std::vector<uint32_t> RandomTokens(std::mt19937* random, int count,
+                                   uint32_t vocab_size) {
+  std::vector<uint32_t> tokens(count);
+  for (uint32_t& token : tokens) token = (*random)() % vocab_size;
+  return tokens;
+}
+
+std::unique_ptr<ModelDriver> Load(DriverOptions options) {
+  options.load.max_rows = kMaxRows;
+  options.load.max_logits_rows = kMaxRows;
+  options.num_blocks = 128;
+  auto driver = ModelDriver::Create(options);
+  EXPECT_TRUE(driver.ok()) << driver.status();
+  return driver.ok() ? *std::move(driver) : nullptr;
+}
+
+std::string WriteSmallModel(const nlohmann::json& config) {
+  const std::string folder = FreshTestFolder();
+  WriteModel(folder, config, RandomTensors(config, 1, TensorDtype::kBf16));
+  return folder;
+}
+
+AllLogits Alone(ModelDriver* driver, std::span<const uint32_t> tokens,
+                int chunk) {
+  driver->Reset();
+  return driver->Prefill(driver->NewSequence(), tokens, chunk);
+}
+
+// Every axis and every pair of them: the whole product, on one prompt.
+std::vector<DriverOptions> EverySetting(const std::string& folder,
+                                        CacheDtype cache) {
+  std::vector<DriverOptions> settings;
+  for (const VectorIsa isa : SupportedVectorIsas()) {
+    for (const int threads : {1, 2}) {
+      for (const auto weights :
+           {WeightStorage::kAsStored, WeightStorage::kF32}) {
+        settings.push_back({.load = {.folder = folder,
+                                     .weights = weights,
+                                     .cache_dtype = cache},
+                            .isa = isa,
+                            .num_threads = threads});
+      }
+    }
+  }
+  return settings;
+}
+
+void CompareEverySetting(const std::string& folder) {
+  std::mt19937 random(1);
+  const std::vector<uint32_t> tokens = RandomTokens(&random, 100, 160);
+  for (const CacheDtype cache : {CacheDtype::kF32, CacheDtype::kBf16}) {
+    AllLogits base;
+    for (const DriverOptions& setting : EverySetting(folder, cache)) {
+      const auto driver = Load(setting);
+      ASSERT_NE(driver, nullptr);
+      for (const int chunk : kChunks) {
+        const AllLogits logits = Alone(driver.get(), tokens, chunk);
+        if (base.empty()) base = logits;
+        EXPECT_EQ(FirstDifference(logits, base), -1)
+            << VectorIsaName(setting.isa) << " threads " << setting.num_threads
+            << " chunk " << chunk << " bf16 cache "
+            << (cache == CacheDtype::kBf16) << " widened weights "
+            << (setting.load.weights == WeightStorage::kF32);
+      }
+    }
+    EXPECT_TRUE(
+        std::ranges::all_of(base.back(), [](float x) { return x - x == 0; }));
+  }
+}
+
+TEST(InvarianceTest, EverySettingOfV3) {
+  CompareEverySetting(WriteSmallModel(SmallV3Config()));
+}
+
+TEST(InvarianceTest, EverySettingOfV2WithOddSizes) {
+  nlohmann::json config = SmallV2Config();
+  config.merge_patch(nlohmann::json::parse(
+      R"({"hidden_size": 100, "q_lora_rank": null, "kv_lora_rank": 37,
+          "qk_nope_head_dim": 20, "qk_rope_head_dim": 6, "v_head_dim": 24,
+          "num_attention_heads": 3, "num_key_value_heads": 3,
+          "moe_intermediate_size": 19})"));
+  CompareEverySetting(WriteSmallModel(config));
+}
+
+TEST(InvarianceTest, TheCacheDtypeChangesBits) {
+  const std::string folder = WriteSmallModel(SmallV3Config());
+  std::mt19937 random(1);
+  const std::vector<uint32_t> tokens = RandomTokens(&random, 20, 160);
+  AllLogits results[2];
+  for (const CacheDtype cache : {CacheDtype::kF32, CacheDtype::kBf16}) {
+    const auto driver =
+        Load({.load = {.folder = folder, .cache_dtype = cache}});
+    ASSERT_NE(driver, nullptr);
+    results[cache == CacheDtype::kBf16] = Alone(driver.get(), tokens, kWhole);
+  }
+  EXPECT_NE(FirstDifference(results[0], results[1]), -1);
+}
+
+// Advances every sequence to its end by pieces of random sizes in random order;
+// the logits of each.
+std::vector<AllLogits> RunMixed(
+    ModelDriver* driver, const std::vector<std::vector<uint32_t>>& tokens,
+    std::mt19937* random) {
+  driver->Reset();
+  std::vector<std::span<const uint32_t>> left(tokens.begin(), tokens.end());
+  for (size_t s = 0; s < tokens.size(); ++s) driver->NewSequence();
+  std::vector<AllLogits> mixed(tokens.size());
+  while (!std::ranges::all_of(left, [](auto t) { return t.empty(); })) {
+    std::vector<ModelDriver::Piece> pieces;
+    size_t rows = 0;
+    for (size_t s = 0; s < tokens.size(); ++s) {
+      const size_t want =
+          (*random)() % 3 == 0 ? (*random)() % 40 : (*random)() % 2;
+      const size_t take = std::min({left[s].size(), want, kMaxRows - rows});
+      if (take == 0) continue;
+      pieces.push_back({static_cast<int>(s), left[s].first(take)});
+      left[s] = left[s].subspan(take);
+      rows += take;
+    }
+    std::ranges::shuffle(pieces, *random);
+    AllLogits logits = driver->Step(pieces);
+    size_t row = 0;
+    for (const ModelDriver::Piece& piece : pieces) {
+      for (size_t i = 0; i < piece.token_ids.size(); ++i) {
+        mixed[piece.sequence].push_back(std::move(logits[row++]));
+      }
+    }
+  }
+  return mixed;
+}
+
+void CompareBatchMixes(const DriverOptions& options, int rounds) {
+  const auto driver = Load(options);
+  ASSERT_NE(driver, nullptr);
+  for (int round = 0; round < rounds; ++round) {
+    std::mt19937 random(round);
+    std::vector<std::vector<uint32_t>> tokens(1 + random() % 32);
+    std::vector<AllLogits> alone;
+    for (std::vector<uint32_t>& of_sequence : tokens) {
+      of_sequence = RandomTokens(&random, 1 + static_cast<int>(random() % 100),
+                                 driver->info().vocab_size);
+      alone.push_back(Alone(driver.get(), of_sequence, kWhole));
+    }
+    const std::vector<AllLogits> mixed =
+        RunMixed(driver.get(), tokens, &random);
+    for (size_t s = 0; s < tokens.size(); ++s) {
+      EXPECT_EQ(FirstDifference(mixed[s], alone[s]), -1)
+          << "round " << round << " sequence " << s;
+    }
+  }
+}
+
+TEST(InvarianceTest, AnyBatchMix) {
+  const std::string folder = WriteSmallModel(SmallV3Config());
+  for (const CacheDtype cache : {CacheDtype::kF32, CacheDtype::kBf16}) {
+    CompareBatchMixes({.load = {.folder = folder, .cache_dtype = cache},
+                       .isa = SupportedVectorIsas().back(),
+                       .num_threads = 2},
+                      6);
+  }
+}
+
+TEST(InvarianceTest, AnyBatchMixOfTheTrainedModel) {
+  CompareBatchMixes({.load = {.folder = "models/tiny-deepseek-v3",
+                              .cache_dtype = CacheDtype::kBf16},
+                     .isa = SupportedVectorIsas().back()},
+                    2);
+}
+
+}  // namespace
+}  // namespace baton

@@ -89,6 +89,7 @@ RouterForTest::RouterForTest(Router::Options options) {
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
                            &port);
+  builder.SetMaxReceiveMessageSize(16 * 1024 * 1024);
   builder.RegisterService(service_.get());
   server_ = builder.BuildAndStart();
   CHECK(server_ != nullptr);

@@ -1,0 +1,331 @@
+#include "comm/kv_importer.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+
+namespace baton {
+namespace {
+
+uint64_t Seed(uint64_t configured) {
+  if (configured != 0) return configured;
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+KvImportEnded Ended(ImportId id, absl::Status status) {
+  KvImportEnded ended;
+  ended.id = id;
+  ended.status = std::move(status);
+  return ended;
+}
+
+}  // namespace
+
+KvImporter::KvImporter(const KvTransferAgentOptions* options,
+                       Transport* transport, const KvPool* pool,
+                       std::vector<KvTransferEvent>* ended)
+    : options_(options),
+      transport_(transport),
+      pool_(pool),
+      ended_(ended),
+      random_(Seed(options->token_seed)),
+      next_tag_(random_()) {}
+
+void KvImporter::Start(KvImportRequest request, absl::Time now) {
+  const ImportId id = request.id;
+  CHECK(!imports_.contains(id)) << "import " << id;
+  if (absl::Status status = Validate(request); !status.ok()) {
+    ended_->push_back(Ended(id, std::move(status)));
+    return;
+  }
+  auto import = std::make_unique<Import>();
+  import->request = std::move(request);
+  import->start = now;
+  import->deadline = now + options_->import_timeout;
+  next_sweep_ = std::min(next_sweep_, import->deadline);
+  if (absl::Status status = Prepare(import.get()); !status.ok()) {
+    ended_->push_back(Ended(id, std::move(status)));
+    return;
+  }
+  tokens_.emplace(import->token, id);
+  SendOpen(import.get(), now);
+  imports_.emplace(id, std::move(import));
+}
+
+void KvImporter::Cancel(ImportId id, absl::Time now) {
+  Import* import = Find(id);
+  if (import == nullptr || import->state == KvImportState::kDraining) return;
+  Fail(import, absl::CancelledError("cancelled"), true, now);
+}
+
+bool KvImporter::OnMessage(const KvReadableMessage& message, absl::Time now) {
+  Import* import = Hear(message.token, now);
+  if (import == nullptr) return false;
+  if (message.num_blocks > import->request.handle.blocks.size()) return false;
+  import->readable = std::max(import->readable, message.num_blocks);
+  MaybeCopyable(import);
+  return true;
+}
+
+bool KvImporter::OnMessage(const KvTailMessage& message, absl::Time now) {
+  if (message.tail.size() > kMaxKvTailBytes) return false;
+  Import* import = Hear(message.token, now);
+  if (import == nullptr) return false;
+  if (!import->tail.has_value()) import->tail = message.tail;
+  MaybeFinish(import, now);
+  return true;
+}
+
+bool KvImporter::OnMessage(const KvEndedMessage& message, absl::Time now) {
+  Import* import = Hear(message.token, now);
+  if (import == nullptr) return false;
+  Fail(import, absl::AbortedError("the exporter ended the lease"), false, now);
+  return true;
+}
+
+bool KvImporter::OnTransferDone(const TransferDone& event, absl::Time now) {
+  const auto it = receives_.find(event.id);
+  if (it == receives_.end()) return false;
+  Import* import = Find(it->second);
+  receives_.erase(it);
+  CHECK(import != nullptr && import->receives.erase(event.id) == 1);
+  if (import->state == KvImportState::kDraining) {
+    if (import->receives.empty()) Report(import, now);
+    return true;
+  }
+  if (!event.status.ok()) {
+    Fail(import, absl::UnavailableError("a block was not received"), true, now);
+    return true;
+  }
+  ++import->received;
+  import->deadline = now + options_->import_timeout;
+  MaybeFinish(import, now);
+  return true;
+}
+
+void KvImporter::OnPeerFailed(const PeerFailed& event, absl::Time now) {
+  std::vector<Import*> theirs;
+  for (const auto& [id, import] : imports_) {
+    if (import->state != KvImportState::kDraining &&
+        import->peer == event.peer) {
+      theirs.push_back(import.get());
+    }
+  }
+  for (Import* import : theirs) {
+    Fail(import, absl::UnavailableError("the exporter is gone"), false, now);
+  }
+}
+
+bool KvImporter::CopySome(absl::Time now) {
+  if (copyable_.empty()) return false;
+  Import* import = Find(copyable_.front());
+  copyable_.pop_front();
+  // One that ended meanwhile leaves its turn to nobody; the caller comes again.
+  if (import == nullptr || import->state == KvImportState::kDraining) {
+    return true;
+  }
+  import->copyable = false;
+  const KvImportRequest& request = import->request;
+  const auto pool_blocks = static_cast<uint32_t>(request.handle.pool_blocks);
+  for (uint32_t i = 0; i < options_->max_blocks_in_flight &&
+                       request.first_block + import->copied < import->readable;
+       ++i) {
+    const KvBlockRef& ref =
+        request.handle.blocks[request.first_block + import->copied];
+    if (!CopyBlockIfCurrent(import->remote, pool_blocks, pool_->block_bytes(),
+                            ref,
+                            pool_->block(request.blocks[import->copied]))) {
+      Fail(import, absl::AbortedError("the exporter reused a block"), true,
+           now);
+      return true;
+    }
+    ++import->copied;
+    ++import->received;
+  }
+  MaybeCopyable(import);
+  MaybeFinish(import, now);
+  return true;
+}
+
+void KvImporter::Sweep(absl::Time now) {
+  std::vector<Import*> due;
+  next_sweep_ = absl::InfiniteFuture();
+  for (const auto& [id, import] : imports_) {
+    const absl::Time next = std::min(import->deadline, import->next_refresh);
+    if (next <= now) {
+      due.push_back(import.get());
+    } else {
+      next_sweep_ = std::min(next_sweep_, next);
+    }
+  }
+  for (Import* import : due) SweepOne(import, now);
+}
+
+void KvImporter::SweepOne(Import* import, absl::Time now) {
+  if (import->deadline > now) {
+    SendOpen(import, now);
+  } else if (import->state == KvImportState::kDraining) {
+    import->deadline = absl::InfiniteFuture();  // They end with the peer.
+    transport_->ClosePeer(import->peer);
+  } else {
+    Fail(import, absl::UnavailableError("the exporter is silent"), true, now);
+  }
+}
+
+absl::Status KvImporter::Validate(const KvImportRequest& request) const {
+  const KvHandle& handle = request.handle;
+  if (handle.fingerprint != options_->fingerprint) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("kv_handle.fingerprint: ", handle.fingerprint,
+                     ", ours is ", options_->fingerprint));
+  }
+  if (handle.block_bytes != pool_->block_bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv_handle.pool.block_bytes: ", handle.block_bytes,
+                     ", ours are ", pool_->block_bytes()));
+  }
+  if (handle.pool_blocks > std::numeric_limits<uint32_t>::max()) {
+    return absl::InvalidArgumentError("kv_handle.pool.num_blocks: too large");
+  }
+  for (const KvBlockRef& ref : handle.blocks) {
+    if (ref.block.value() >= handle.pool_blocks) {
+      return absl::InvalidArgumentError("kv_handle.blocks: not in its pool");
+    }
+  }
+  if (request.first_block > handle.blocks.size() ||
+      request.blocks.size() != handle.blocks.size() - request.first_block) {
+    return absl::InvalidArgumentError("kv_handle.blocks: unexpected count");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KvImporter::Prepare(Import* import) {
+  const KvHandle& handle = import->request.handle;
+  ASSIGN_OR_RETURN(import->peer, transport_->Connect(handle.worker_address));
+  if (!handle.remote_key.empty()) {
+    import->remote = transport_->MapRemote(
+        import->peer,
+        {.host_id = handle.host_id,
+         .remote_key = handle.remote_key,
+         .base_address = handle.base_address,
+         .bytes = KvPool::RegionBytes(static_cast<uint32_t>(handle.pool_blocks),
+                                      handle.block_bytes)});
+  }
+  import->token = random_();
+  if (import->remote != nullptr) return absl::OkStatus();
+  if (!transport_->sends_blocks()) {
+    return absl::FailedPreconditionError(
+        "the exporter's memory cannot be mapped, and nothing else is allowed");
+  }
+  // Tags are never reused, so a late block of another import matches nothing.
+  import->first_tag = next_tag_;
+  next_tag_ += handle.blocks.size();
+  for (size_t i = 0; i < import->request.blocks.size(); ++i) {
+    const TransferId receive = transport_->PostReceive(
+        import->first_tag + import->request.first_block + i,
+        {pool_->block(import->request.blocks[i]), pool_->block_bytes()});
+    import->receives.insert(receive);
+    receives_.emplace(receive, import->request.id);
+  }
+  return absl::OkStatus();
+}
+
+KvImporter::Import* KvImporter::Find(ImportId id) {
+  const auto it = imports_.find(id);
+  return it == imports_.end() ? nullptr : it->second.get();
+}
+
+KvImporter::Import* KvImporter::Hear(uint64_t token, absl::Time now) {
+  const auto it = tokens_.find(token);
+  if (it == tokens_.end()) return nullptr;
+  Import* import = Find(it->second);
+  CHECK(import != nullptr);
+  if (import->state == KvImportState::kDraining) return nullptr;
+  if (import->state == KvImportState::kOpening) {
+    MoveTo(import, KvImportState::kMoving);
+  }
+  import->deadline = now + options_->import_timeout;
+  return import;
+}
+
+void KvImporter::MoveTo(Import* import, KvImportState state) {
+  CHECK(IsLegalTransition(import->state, state))
+      << "import " << import->request.id;
+  import->state = state;
+}
+
+void KvImporter::SendOpen(Import* import, absl::Time now) {
+  const KvHandle& handle = import->request.handle;
+  KvOpenMessage open;
+  open.export_id = handle.export_id;
+  open.token = import->token;
+  open.mode =
+      import->remote != nullptr ? KvTransferMode::kPull : KvTransferMode::kPush;
+  open.first_block = import->request.first_block;
+  open.num_blocks = static_cast<uint32_t>(handle.blocks.size());
+  open.block_bytes = handle.block_bytes;
+  open.first_tag = import->first_tag;
+  open.max_in_flight = options_->max_blocks_in_flight;
+  open.address = transport_->address();
+  transport_->SendMessage(import->peer, EncodeKvTransferMessage(open));
+  import->next_refresh = now + options_->refresh_interval;
+  next_sweep_ = std::min(next_sweep_, import->next_refresh);
+}
+
+void KvImporter::MaybeCopyable(Import* import) {
+  if (import->remote == nullptr || import->copyable) return;
+  if (import->request.first_block + import->copied >= import->readable) return;
+  import->copyable = true;
+  copyable_.push_back(import->request.id);
+}
+
+void KvImporter::MaybeFinish(Import* import, absl::Time now) {
+  const KvImportRequest& request = import->request;
+  if (import->received != request.blocks.size() || !import->tail.has_value()) {
+    return;
+  }
+  transport_->SendMessage(import->peer,
+                          EncodeKvTransferMessage(KvDoneMessage{
+                              request.handle.export_id, import->token}));
+  Report(import, now);
+}
+
+void KvImporter::Fail(Import* import, absl::Status outcome, bool tell_peer,
+                      absl::Time now) {
+  if (tell_peer) {
+    transport_->SendMessage(
+        import->peer, EncodeKvTransferMessage(KvCancelMessage{
+                          import->request.handle.export_id, import->token}));
+  }
+  import->outcome = std::move(outcome);
+  if (import->receives.empty()) {
+    Report(import, now);
+    return;
+  }
+  MoveTo(import, KvImportState::kDraining);
+  for (TransferId receive : import->receives) transport_->Cancel(receive);
+  import->next_refresh = absl::InfiniteFuture();
+  import->deadline = now + options_->drain_timeout;
+  next_sweep_ = std::min(next_sweep_, import->deadline);
+}
+
+void KvImporter::Report(Import* import, absl::Time now) {
+  MoveTo(import, KvImportState::kEnded);
+  const ImportId id = import->request.id;
+  VLOG(1) << "import " << id << " ended " << import->outcome.ToString();
+  KvImportEnded ended = Ended(id, std::move(import->outcome));
+  if (ended.status.ok()) ended.tail = *std::move(import->tail);
+  ended.bytes = import->received * pool_->block_bytes();
+  ended.duration = now - import->start;
+  ended.one_sided = import->remote != nullptr;
+  ended_->push_back(std::move(ended));
+  tokens_.erase(import->token);
+  imports_.erase(id);
+}
+
+}  // namespace baton

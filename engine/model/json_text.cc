@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <set>
@@ -18,52 +19,66 @@ namespace {
 
 constexpr int kMaxNesting = 32;
 
-// Brackets outside strings; what is not JSON at all is left to the parser.
-bool NestsTooDeep(std::string_view text) {
+// What can be seen without parsing: characters outside strings.
+struct TextOutline {
+  int depth = 0;         // Of the deepest bracket, or just beyond the limit.
+  size_t num_pairs = 0;  // Colons: one for each key of an object.
+};
+
+TextOutline Outline(std::string_view text) {
+  TextOutline outline;
   int depth = 0;
   bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
+  for (size_t i = 0; i < text.size() && outline.depth <= kMaxNesting; ++i) {
     const char c = text[i];
     if (in_string) {
       if (c == '\\') ++i;
       if (c == '"') in_string = false;
     } else if (c == '"') {
       in_string = true;
+    } else if (c == ':') {
+      ++outline.num_pairs;
     } else if (c == '{' || c == '[') {
-      if (++depth > kMaxNesting) return true;
+      outline.depth = std::max(outline.depth, ++depth);
     } else if (c == '}' || c == ']') {
       --depth;
     }
   }
-  return false;
+  return outline;
 }
 
-// Sees every key as it is parsed and keeps the first that an object repeats.
-class RepeatedKeys {
- public:
-  using Event = nlohmann::json::parse_event_t;
+// The parser keeps one of several equal keys, so that fewer pairs than the text
+// has tell of a repeated one.
+size_t CountPairs(const nlohmann::json& value) {
+  if (!value.is_structured()) return 0;
+  size_t pairs = value.is_object() ? value.size() : 0;
+  for (const nlohmann::json& child : value) pairs += CountPairs(child);
+  return pairs;
+}
 
-  bool operator()(Event event, const nlohmann::json& parsed) {
+// The first key that an object repeats, found by parsing again; slow.
+std::string FindRepeatedKey(std::string_view text) {
+  using Event = nlohmann::json::parse_event_t;
+  std::vector<std::set<std::string>> open_objects;
+  std::string repeated;
+  const auto callback = [&](int, Event event, nlohmann::json& parsed) {
     if (event == Event::object_start) {
-      open_objects_.emplace_back();
+      open_objects.emplace_back();
     } else if (event == Event::object_end) {
-      open_objects_.pop_back();
+      open_objects.pop_back();
     } else if (event == Event::key) {
       const auto& key = parsed.get_ref<const std::string&>();
-      if (!open_objects_.back().insert(key).second && repeated_.empty()) {
-        repeated_ = absl::StrCat("'", key, "'");
+      if (!open_objects.back().insert(key).second && repeated.empty()) {
+        repeated = key;
       }
     }
     return true;
-  }
-
-  // Quoted; empty if there is none.
-  const std::string& repeated() const { return repeated_; }
-
- private:
-  std::vector<std::set<std::string>> open_objects_;
-  std::string repeated_;
-};
+  };
+  [[maybe_unused]] const nlohmann::json value =
+      nlohmann::json::parse(text.begin(), text.end(), callback,
+                            /*allow_exceptions=*/false);
+  return repeated;
+}
 
 // Closes on every way out.
 struct FileDescriptor {
@@ -81,23 +96,20 @@ struct FileDescriptor {
 
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text,
                                          const std::string& source) {
-  if (NestsTooDeep(text)) {
+  const TextOutline outline = Outline(text);
+  if (outline.depth > kMaxNesting) {
     return absl::InvalidArgumentError(absl::StrCat(
         source, ": JSON nests deeper than ", kMaxNesting, " levels"));
   }
-  RepeatedKeys keys;
-  nlohmann::json value = nlohmann::json::parse(
-      text.begin(), text.end(),
-      [&keys](int, RepeatedKeys::Event event, nlohmann::json& parsed) {
-        return keys(event, parsed);
-      },
-      /*allow_exceptions=*/false);
+  nlohmann::json value =
+      nlohmann::json::parse(text.begin(), text.end(), /*cb=*/nullptr,
+                            /*allow_exceptions=*/false);
   if (value.is_discarded()) {
     return absl::InvalidArgumentError(absl::StrCat(source, ": not JSON"));
   }
-  if (!keys.repeated().empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(source, ": key ", keys.repeated(), " is repeated"));
+  if (CountPairs(value) != outline.num_pairs) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        source, ": key '", FindRepeatedKey(text), "' is repeated"));
   }
   return value;
 }

@@ -1,0 +1,46 @@
+#include "server/engine_loop.h"
+
+namespace baton {
+namespace {
+
+// Work and the end wake the threads; this bounds what a lost wake-up costs.
+constexpr absl::Duration kIdleWait = absl::Seconds(1);
+
+}  // namespace
+
+EngineLoop::EngineLoop(LLMEngine* engine, DeviceStream* stream,
+                       KvTransferAgent* agent)
+    : engine_(engine),
+      stream_(stream),
+      agent_(agent),
+      engine_thread_([this] { TurnEngine(); }) {
+  if (agent_ != nullptr) agent_thread_ = std::thread([this] { TurnAgent(); });
+}
+
+EngineLoop::~EngineLoop() {
+  stop_engine_.store(true);
+  engine_->Wake();
+  engine_thread_.join();
+  if (agent_ == nullptr) return;
+  stop_agent_.store(true);
+  agent_->Wake();
+  agent_thread_.join();
+}
+
+void EngineLoop::TurnEngine() {
+  while (!stop_engine_.load() || !engine_->idle()) {
+    const bool advanced = engine_->Advance();
+    const bool polled = stream_->Poll();
+    if (advanced || polled) continue;
+    if (stop_engine_.load() && engine_->idle()) return;
+    engine_->WaitForWork(kIdleWait);
+  }
+}
+
+void EngineLoop::TurnAgent() {
+  while (!stop_agent_.load()) {
+    if (!agent_->Poll()) agent_->Wait(kIdleWait);
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,42 @@
+// The threads of one rank.
+#ifndef BATON_SERVER_ENGINE_LOOP_H_
+#define BATON_SERVER_ENGINE_LOOP_H_
+
+#include <atomic>
+#include <thread>
+
+#include "comm/kv_transfer_agent.h"
+#include "engine/device_stream.h"
+#include "engine/llm_engine.h"
+
+namespace baton {
+
+// One thread turns the engine and its stream, which take turns anyway at depth
+// 1; another the transfer agent. Both block when there is nothing to do.
+class EngineLoop {
+ public:
+  // Starts the threads. Borrows all, which must outlive it. `agent` may be
+  // null.
+  EngineLoop(LLMEngine* engine, DeviceStream* stream, KvTransferAgent* agent);
+  // Goes on until the engine is idle, then stops. REQUIRES: every request has
+  // ended, or is about to.
+  ~EngineLoop();
+  EngineLoop(const EngineLoop&) = delete;
+  EngineLoop& operator=(const EngineLoop&) = delete;
+
+ private:
+  void TurnEngine();
+  void TurnAgent();
+
+  LLMEngine* const engine_;
+  DeviceStream* const stream_;
+  KvTransferAgent* const agent_;
+  std::atomic<bool> stop_engine_{false};
+  std::atomic<bool> stop_agent_{false};
+  std::thread engine_thread_;
+  std::thread agent_thread_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_SERVER_ENGINE_LOOP_H_

@@ -1,0 +1,44 @@
+// How many KV blocks a process takes.
+#ifndef BATON_SERVER_KV_POOL_SIZE_H_
+#define BATON_SERVER_KV_POOL_SIZE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/edge/config.h"
+
+namespace baton {
+
+struct FreeMemory {
+  // What the machine has and the process' cgroup leaves.
+  uint64_t bytes = 0;
+  uint64_t shared_bytes = 0;  // Of /dev/shm.
+};
+
+// Reads /proc, /sys and /dev below `root`. What cannot be read does not limit.
+FreeMemory ReadFreeMemory(const std::string& root = "");
+
+struct KvPoolRequest {
+  // At most one of the flags.
+  std::optional<ByteSize> kv_cache_bytes;
+  std::optional<uint32_t> kv_blocks;
+  size_t block_bytes = 0;
+  // More could never be used.
+  uint32_t useful_blocks = 0;
+  // In /dev/shm, for peers to map.
+  bool shared = false;
+};
+
+// By default a quarter of the free memory, at most half of the free /dev/shm
+// if shared, and at most the useful blocks. FieldError naming the flag when a
+// given size is not free or holds no block, and "kv_cache_bytes" when not even
+// one block is free.
+absl::StatusOr<uint32_t> NumKvBlocks(const KvPoolRequest& request,
+                                     const FreeMemory& memory);
+
+}  // namespace baton
+
+#endif  // BATON_SERVER_KV_POOL_SIZE_H_

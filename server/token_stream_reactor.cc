@@ -1,0 +1,242 @@
+#include "server/token_stream_reactor.h"
+
+#include <type_traits>
+#include <utility>
+
+#include "base/logging.h"
+#include "server/convert.h"
+#include "server/edge/grpc_status.h"
+
+namespace baton {
+namespace {
+
+// A token's id and log-probability, and a message around them.
+constexpr size_t kTokenBytes = 8;
+constexpr size_t kMessageBytes = 64;
+// Tokens between two flushes of a stream's metrics.
+constexpr uint32_t kFlushInterval = 64;
+constexpr absl::Duration kQueueFullRetryDelay = absl::Seconds(1);
+
+v1::TokenChunk* MutableChunk(v1::PrefillResponse* response) {
+  return response->mutable_first_tokens();
+}
+v1::TokenChunk* MutableChunk(v1::DecodeResponse* response) {
+  return response->mutable_chunk();
+}
+
+bool MergeChunks(v1::TokenChunk* last, const v1::TokenChunk& next) {
+  if (last->sample_index() != next.sample_index() ||
+      last->attempt() != next.attempt() ||
+      last->first_token_index() + last->token_ids_size() !=
+          next.first_token_index())
+    return false;
+  last->mutable_token_ids()->MergeFrom(next.token_ids());
+  last->mutable_logprobs()->MergeFrom(next.logprobs());
+  return true;
+}
+
+size_t ChunkBytes(const v1::TokenChunk& chunk) {
+  return kMessageBytes + kTokenBytes * chunk.token_ids_size();
+}
+
+void FillEnd(const GenerationOutcome& outcome, v1::PrefillReleased* out) {
+  out->set_queue_seconds(absl::ToDoubleSeconds(outcome.queue_time));
+  out->set_prefill_seconds(absl::ToDoubleSeconds(outcome.prefill_time));
+  out->set_cached_tokens(outcome.cached_tokens);
+}
+
+void FillEnd(const GenerationOutcome& outcome, v1::DecodeFinished* out) {
+  out->set_finish_reason(outcome.reason == FinishReason::kStopToken
+                             ? v1::WORKER_FINISH_REASON_STOP_TOKEN
+                             : v1::WORKER_FINISH_REASON_LENGTH);
+  out->set_prompt_tokens(outcome.prompt_tokens);
+  out->set_cached_tokens(outcome.cached_tokens);
+  out->set_completion_tokens(outcome.output_tokens);
+  out->set_queue_seconds(absl::ToDoubleSeconds(outcome.queue_time));
+  out->set_prefill_seconds(absl::ToDoubleSeconds(outcome.prefill_time));
+  out->set_kv_transfer_seconds(absl::ToDoubleSeconds(outcome.transfer_time));
+  out->set_kv_transfer_bytes(outcome.transfer_bytes);
+}
+
+template <typename Response>
+constexpr char kCallName[] = "decode";
+template <>
+constexpr char kCallName<v1::PrefillResponse>[] = "prefill";
+
+}  // namespace
+
+bool TokenStreamTraits::Merge(v1::PrefillResponse* last,
+                              v1::PrefillResponse& next) {
+  if (!last->has_progress() || !next.has_progress()) return false;
+  *last = std::move(next);
+  return true;
+}
+
+bool TokenStreamTraits::Merge(v1::DecodeResponse* last,
+                              v1::DecodeResponse& next) {
+  return last->has_chunk() && next.has_chunk() &&
+         MergeChunks(last->mutable_chunk(), next.chunk());
+}
+
+size_t TokenStreamTraits::Bytes(const v1::PrefillResponse& message) {
+  return ChunkBytes(message.first_tokens()) + message.kv_handle().size();
+}
+
+size_t TokenStreamTraits::Bytes(const v1::DecodeResponse& message) {
+  return ChunkBytes(message.chunk());
+}
+
+template <typename Response>
+TokenStreamReactor<Response>::TokenStreamReactor(
+    grpc::CallbackServerContext* context,
+    const TokenStreamEnvironment& environment)
+    : StreamReactor<Response, TokenStreamTraits>(context),
+      environment_(environment),
+      arrival_(environment.clock->Now()),
+      inter_token_latency_(LatencyBuckets()) {}
+
+template <typename Response>
+void TokenStreamReactor<Response>::Start(
+    absl::StatusOr<GenerationRequest> request) {
+  if (!request.ok()) return Refuse(request.status());
+  id_ = request->id;
+  sample_index_ = request->sample_index;
+  attempt_ = request->attempt;
+  has_handle_ = request->kv_handle.has_value();
+  // From here on the engine may end it, and the call, at any time.
+  const absl::Status status =
+      environment_.engine->Submit(*std::move(request), this);
+  if (!status.ok()) Refuse(status);
+}
+
+template <typename Response>
+void TokenStreamReactor<Response>::Refuse(const absl::Status& status) {
+  ended_.store(true);
+  GenerationOutcome outcome;
+  outcome.status = status;
+  environment_.metrics->OnRequestEnd(outcome);
+  LOG(INFO) << "request " << id_ << " sample " << sample_index_ << " attempt "
+            << attempt_ << " call " << kCallName<Response> << " outcome "
+            << absl::StatusCodeToString(status.code()) << " refused";
+  this->End(absl::IsResourceExhausted(status)
+                ? WithRetryDelay(status, kQueueFullRetryDelay)
+                : status);
+}
+
+template <typename Response>
+void TokenStreamReactor<Response>::OnKvHandle(const KvHandle& handle) {
+  if constexpr (std::is_same_v<Response, v1::PrefillResponse>) {
+    Response response;
+    response.set_kv_handle(SerializeKvHandle(handle));
+    this->Send(std::move(response));
+  } else {
+    LOG(FATAL) << "a KV handle for a decode";
+  }
+}
+
+template <typename Response>
+void TokenStreamReactor<Response>::OnProgress(uint32_t computed_tokens) {
+  if constexpr (std::is_same_v<Response, v1::PrefillResponse>) {
+    Response response;
+    response.mutable_progress()->set_computed_tokens(computed_tokens);
+    this->Send(std::move(response));
+  } else {
+    LOG(FATAL) << "progress for a decode";
+  }
+}
+
+template <typename Response>
+void TokenStreamReactor<Response>::OnTokens(uint32_t first_token_index,
+                                            std::span<const uint32_t> token_ids,
+                                            std::span<const float> logprobs) {
+  MeasureTokens(token_ids.size());
+  Response response;
+  v1::TokenChunk* chunk = MutableChunk(&response);
+  chunk->set_sample_index(sample_index_);
+  chunk->set_first_token_index(first_token_index);
+  chunk->set_attempt(attempt_);
+  chunk->mutable_token_ids()->Add(token_ids.begin(), token_ids.end());
+  chunk->mutable_logprobs()->Add(logprobs.begin(), logprobs.end());
+  this->Send(std::move(response));
+}
+
+template <typename Response>
+void TokenStreamReactor<Response>::OnFinished(
+    const GenerationOutcome& outcome) {
+  ended_.store(true);
+  FlushMetrics();
+  environment_.metrics->OnRequestEnd(outcome);
+  LogEnd(outcome);
+  if (!outcome.status.ok()) {
+    const bool lost_transfer =
+        has_handle_ && absl::IsUnavailable(outcome.status);
+    return this->End(lost_transfer
+                         ? WithReason(outcome.status, "KV_TRANSFER_FAILED")
+                         : outcome.status);
+  }
+  Response response;
+  if constexpr (std::is_same_v<Response, v1::PrefillResponse>) {
+    FillEnd(outcome, response.mutable_released());
+  } else {
+    v1::DecodeFinished* finished = response.mutable_finished();
+    finished->set_sample_index(sample_index_);
+    finished->set_attempt(attempt_);
+    FillEnd(outcome, finished);
+    *finished->mutable_load() = ToProto(environment_.engine->load());
+  }
+  this->Send(std::move(response));
+  this->End(absl::OkStatus());
+}
+
+template <typename Response>
+void TokenStreamReactor<Response>::OnPeerGone() {
+  if (!ended_.load()) environment_.engine->Abort(id_, sample_index_);
+}
+
+template <typename Response>
+void TokenStreamReactor<Response>::OnCallOver() {
+  environment_.gate->Leave();
+}
+
+template <typename Response>
+void TokenStreamReactor<Response>::MeasureTokens(size_t num_tokens) {
+  const absl::Time now = environment_.clock->Now();
+  if (last_token_ == absl::InfinitePast()) {
+    time_to_first_token_ = now - arrival_;
+    environment_.metrics->time_to_first_token().Observe(
+        absl::ToDoubleSeconds(time_to_first_token_));
+  } else {
+    inter_token_latency_.Observe(absl::ToDoubleSeconds(now - last_token_));
+  }
+  last_token_ = now;
+  unflushed_tokens_ += static_cast<uint32_t>(num_tokens);
+  if (unflushed_tokens_ >= kFlushInterval) FlushMetrics();
+}
+
+template <typename Response>
+void TokenStreamReactor<Response>::FlushMetrics() {
+  inter_token_latency_.FlushTo(&environment_.metrics->inter_token_latency());
+  environment_.metrics->generated_tokens().Increment(unflushed_tokens_);
+  unflushed_tokens_ = 0;
+}
+
+template <typename Response>
+void TokenStreamReactor<Response>::LogEnd(
+    const GenerationOutcome& outcome) const {
+  LOG(INFO) << "request " << id_ << " sample " << sample_index_ << " attempt "
+            << attempt_ << " call " << kCallName<Response> << " outcome "
+            << absl::StatusCodeToString(outcome.status.code()) << " prompt "
+            << outcome.prompt_tokens << " cached " << outcome.cached_tokens
+            << " output " << outcome.output_tokens << " queue "
+            << absl::FormatDuration(outcome.queue_time) << " prefill "
+            << absl::FormatDuration(outcome.prefill_time) << " transfer "
+            << absl::FormatDuration(outcome.transfer_time) << " bytes "
+            << outcome.transfer_bytes << " ttft "
+            << absl::FormatDuration(time_to_first_token_) << " total "
+            << absl::FormatDuration(environment_.clock->Now() - arrival_);
+}
+
+template class TokenStreamReactor<v1::PrefillResponse>;
+template class TokenStreamReactor<v1::DecodeResponse>;
+
+}  // namespace baton

@@ -1,0 +1,103 @@
+// batond: a worker server. Token ids in, token ids out.
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "server/edge/config.h"
+#include "server/edge/daemon.h"
+#include "server/edge/version.h"
+#include "server/text/text_hash.h"
+#include "server/worker_metrics.h"
+#include "server/worker_options.h"
+#include "server/worker_process.h"
+#include "server/worker_service.h"
+
+namespace baton {
+namespace {
+
+v1::WorkerRole ToProto(WorkerRole role) {
+  switch (role) {
+    case WorkerRole::kPrefill:
+      return v1::WORKER_ROLE_PREFILL;
+    case WorkerRole::kDecode:
+      return v1::WORKER_ROLE_DECODE;
+    case WorkerRole::kUnified:
+      return v1::WORKER_ROLE_UNIFIED;
+  }
+  return v1::WORKER_ROLE_UNSPECIFIED;
+}
+
+uint64_t DrawIncarnation() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+v1::GetWorkerInfoResponse MakeInfo(const WorkerOptions& options,
+                                   const LLMEngine& engine,
+                                   const ModelRunnerInfo& model) {
+  v1::GetWorkerInfoResponse info;
+  info.set_role(ToProto(options.role));
+  info.set_num_local_ranks(options.local_ranks);
+  info.set_ep_size(options.ep_size);
+  info.set_max_context_tokens(engine.limits().max_context_tokens);
+  info.set_max_running_requests(options.engine.max_running_requests);
+  info.set_max_waiting_requests(options.engine.max_waiting_requests);
+  info.set_vocab_size(model.vocab_size);
+  info.set_fingerprint(model.fingerprint);
+  info.set_version(kBatonVersion);
+  info.set_incarnation(DrawIncarnation());
+  return info;
+}
+
+absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
+  const std::string role = WorkerRoleName(options.role);
+  Daemon daemon(options.daemon, role, flags);
+  WorkerMetrics metrics(&daemon.registry(), role);
+  // Set while the process below lives and is scraped.
+  std::atomic<const LLMEngine*> scraped{nullptr};
+  RETURN_IF_ERROR(daemon.StartMetrics([&] {
+    if (const LLMEngine* engine = scraped.load())
+      metrics.SetLoad(engine->load());
+  }));
+  ASSIGN_OR_RETURN(const std::string text_hash, TextHash(options.model));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<WorkerProcess> process,
+      WorkerProcess::Start(options, [&metrics](const StepStats& stats) {
+        metrics.OnStep(stats);
+      }));
+  v1::GetWorkerInfoResponse info =
+      MakeInfo(options, process->engine(), process->model());
+  info.set_text_hash(text_hash);
+  WorkerService service(std::move(info), {.engine = &process->engine(),
+                                          .clock = &process->clock(),
+                                          .gate = &daemon.gate(),
+                                          .metrics = &metrics});
+  scraped.store(&process->engine());
+  RETURN_IF_ERROR(daemon.Serve({&service}));
+  return daemon.Run();
+}
+
+}  // namespace
+}  // namespace baton
+
+int main(int argc, char** argv) {
+  baton::WorkerOptions options;
+  baton::Flags flags("batond",
+                     "A Baton worker server: token ids in, token ids out.");
+  baton::AddWorkerFlags(&flags, &options);
+  const auto exit_code = flags.ParseOrExitCode(argc, argv, environ, [&] {
+    return baton::ValidateWorkerOptions(options);
+  });
+  if (exit_code.has_value()) return *exit_code;
+  const absl::StatusOr<int> ran = baton::Run(options, flags);
+  if (ran.ok()) return *ran;
+  LOG(ERROR) << "failed: " << ran.status().message();
+  return 1;
+}

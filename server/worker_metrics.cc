@@ -1,0 +1,144 @@
+#include "server/worker_metrics.h"
+
+#include "absl/strings/ascii.h"
+#include "server/edge/metrics.h"
+
+namespace baton {
+namespace {
+
+using prometheus::BuildCounter;
+using prometheus::BuildGauge;
+using prometheus::BuildHistogram;
+using prometheus::Counter;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using prometheus::Labels;
+using prometheus::Registry;
+
+}  // namespace
+
+// Makes series that all carry the role.
+struct WorkerMetrics::Maker {
+  Registry* registry;
+  std::string role;
+
+  prometheus::Family<Counter>& Counters(const char* name,
+                                        const char* help) const {
+    return BuildCounter()
+        .Name(name)
+        .Help(help)
+        .Labels({{"role", role}})
+        .Register(*registry);
+  }
+  prometheus::Family<Gauge>& Gauges(const char* name, const char* help) const {
+    return BuildGauge()
+        .Name(name)
+        .Help(help)
+        .Labels({{"role", role}})
+        .Register(*registry);
+  }
+  Counter& One(const char* name, const char* help) const {
+    return Counters(name, help).Add({});
+  }
+  Histogram& Seconds(const char* name, const char* help) const {
+    return BuildHistogram()
+        .Name(name)
+        .Help(help)
+        .Labels({{"role", role}})
+        .Register(*registry)
+        .Add({}, LatencyBuckets());
+  }
+  Counter& Steps(const char* type) const {
+    return Counters("baton_steps_total", "Steps of the engine by type.")
+        .Add({{"type", type}});
+  }
+  Gauge& Blocks(const char* state) const {
+    return Gauges("baton_kv_blocks", "Blocks of the KV pool by state.")
+        .Add({{"state", state}});
+  }
+};
+
+namespace {
+
+// "ok", "cancelled", "deadline_exceeded", ...
+std::string OutcomeName(const absl::Status& status) {
+  return absl::AsciiStrToLower(absl::StatusCodeToString(status.code()));
+}
+
+}  // namespace
+
+WorkerMetrics::WorkerMetrics(Registry* registry, const std::string& role)
+    : WorkerMetrics(Maker{registry, role}) {}
+
+WorkerMetrics::WorkerMetrics(const Maker& make)
+    : requests_(make.Counters("baton_requests_total",
+                              "Requests that ended, by outcome.")),
+      queue_time_(make.Seconds("baton_queue_time_seconds",
+                               "From submission to a place in the batch.")),
+      time_to_first_token_(
+          make.Seconds("baton_time_to_first_token_seconds",
+                       "From the call's arrival to its first token.")),
+      inter_token_latency_(
+          make.Seconds("baton_inter_token_latency_seconds",
+                       "Between a stream's tokens, where they are written.")),
+      prompt_tokens_(
+          make.One("baton_prompt_tokens_total", "Tokens of ended prompts.")),
+      generated_tokens_(
+          make.One("baton_generated_tokens_total", "Tokens streamed.")),
+      cached_tokens_(make.One("baton_cached_tokens_total",
+                              "Prompt tokens found in the prefix cache.")),
+      kv_transfer_bytes_(
+          make.One("baton_kv_transfer_bytes_total", "Bytes of KV imported.")),
+      kv_transfer_time_(make.Seconds("baton_kv_transfer_seconds",
+                                     "From a KV import's start to its end.")),
+      prefill_steps_(make.Steps("prefill")),
+      decode_steps_(make.Steps("decode")),
+      preemptions_(make.One("baton_preemptions_total",
+                            "Sequences taken out, to be recomputed.")),
+      running_requests_(
+          make.Gauges("baton_running_requests", "Requests in the batch.")
+              .Add({})),
+      waiting_requests_(
+          make.Gauges("baton_waiting_requests", "Requests in the queue.")
+              .Add({})),
+      kv_utilization_(make.Gauges("baton_kv_utilization_ratio",
+                                  "Share of the KV pool in use, 0 to 1.")
+                          .Add({})),
+      free_blocks_(make.Blocks("free")),
+      owned_blocks_(make.Blocks("owned")),
+      exported_blocks_(make.Blocks("exported")),
+      importing_blocks_(make.Blocks("importing")),
+      deferred_blocks_(make.Blocks("deferred")) {}
+
+void WorkerMetrics::OnStep(const StepStats& stats) {
+  (stats.prefill ? prefill_steps_ : decode_steps_).Increment();
+  if (stats.preemptions > 0) preemptions_.Increment(stats.preemptions);
+}
+
+void WorkerMetrics::OnRequestEnd(const GenerationOutcome& outcome) {
+  requests_.Add({{"outcome", OutcomeName(outcome.status)}}).Increment();
+  if (outcome.prompt_tokens == 0) return;  // Refused.
+  queue_time_.Observe(absl::ToDoubleSeconds(outcome.queue_time));
+  prompt_tokens_.Increment(outcome.prompt_tokens);
+  cached_tokens_.Increment(outcome.cached_tokens);
+  if (outcome.transfer_bytes == 0) return;
+  kv_transfer_bytes_.Increment(static_cast<double>(outcome.transfer_bytes));
+  kv_transfer_time_.Observe(absl::ToDoubleSeconds(outcome.transfer_time));
+}
+
+void WorkerMetrics::SetLoad(const EngineLoad& load) {
+  const uint32_t owned = load.total_blocks - load.free_blocks -
+                         load.exported_blocks - load.importing_blocks -
+                         load.deferred_blocks;
+  running_requests_.Set(load.running_requests);
+  waiting_requests_.Set(load.waiting_requests);
+  free_blocks_.Set(load.free_blocks);
+  owned_blocks_.Set(owned);
+  exported_blocks_.Set(load.exported_blocks);
+  importing_blocks_.Set(load.importing_blocks);
+  deferred_blocks_.Set(load.deferred_blocks);
+  kv_utilization_.Set(1.0 - static_cast<double>(load.free_blocks) /
+                                load.total_blocks);
+}
+
+}  // namespace baton

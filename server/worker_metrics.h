@@ -1,0 +1,64 @@
+// The worker's series on /metrics. Every one carries the role.
+#ifndef BATON_SERVER_WORKER_METRICS_H_
+#define BATON_SERVER_WORKER_METRICS_H_
+
+#include <prometheus/counter.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <string>
+
+#include "engine/engine_options.h"
+#include "engine/token_sink.h"
+
+namespace baton {
+
+// Thread-safe. The registry is borrowed and outlives it.
+class WorkerMetrics {
+ public:
+  WorkerMetrics(prometheus::Registry* registry, const std::string& role);
+
+  // At each step, from the engine's thread.
+  void OnStep(const StepStats& stats);
+  // At each request's end. A refused request has an outcome with its status
+  // alone.
+  void OnRequestEnd(const GenerationOutcome& outcome);
+  // Before each scrape.
+  void SetLoad(const EngineLoad& load);
+
+  // For the streams, which flush to them now and then.
+  prometheus::Histogram& time_to_first_token() { return time_to_first_token_; }
+  prometheus::Histogram& inter_token_latency() { return inter_token_latency_; }
+  prometheus::Counter& generated_tokens() { return generated_tokens_; }
+
+ private:
+  struct Maker;
+  explicit WorkerMetrics(const Maker& make);
+
+  prometheus::Family<prometheus::Counter>& requests_;
+  prometheus::Histogram& queue_time_;
+  prometheus::Histogram& time_to_first_token_;
+  prometheus::Histogram& inter_token_latency_;
+  prometheus::Counter& prompt_tokens_;
+  prometheus::Counter& generated_tokens_;
+  prometheus::Counter& cached_tokens_;
+  prometheus::Counter& kv_transfer_bytes_;
+  prometheus::Histogram& kv_transfer_time_;
+  prometheus::Counter& prefill_steps_;
+  prometheus::Counter& decode_steps_;
+  prometheus::Counter& preemptions_;
+  prometheus::Gauge& running_requests_;
+  prometheus::Gauge& waiting_requests_;
+  prometheus::Gauge& kv_utilization_;
+  prometheus::Gauge& free_blocks_;
+  prometheus::Gauge& owned_blocks_;
+  prometheus::Gauge& exported_blocks_;
+  prometheus::Gauge& importing_blocks_;
+  prometheus::Gauge& deferred_blocks_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_SERVER_WORKER_METRICS_H_

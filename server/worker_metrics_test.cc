@@ -1,0 +1,97 @@
+#include "server/worker_metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <prometheus/text_serializer.h>
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class WorkerMetricsTest : public ::testing::Test {
+ protected:
+  std::string Text() const {
+    return prometheus::TextSerializer().Serialize(registry_.Collect());
+  }
+
+  prometheus::Registry registry_;
+  WorkerMetrics metrics_{&registry_, "decode"};
+};
+
+TEST_F(WorkerMetricsTest, AnEndedRequestIsCountedByOutcomeWithItsTokens) {
+  metrics_.OnRequestEnd({.status = absl::OkStatus(),
+                         .prompt_tokens = 12,
+                         .cached_tokens = 4,
+                         .output_tokens = 8,
+                         .queue_time = absl::Milliseconds(2),
+                         .prefill_time = absl::ZeroDuration(),
+                         .transfer_time = absl::Milliseconds(3),
+                         .transfer_bytes = 4096});
+  const std::string text = Text();
+  for (const char* line :
+       {"baton_requests_total{role=\"decode\",outcome=\"ok\"} 1",
+        "baton_prompt_tokens_total{role=\"decode\"} 12",
+        "baton_cached_tokens_total{role=\"decode\"} 4",
+        "baton_queue_time_seconds_count{role=\"decode\"} 1",
+        "baton_kv_transfer_bytes_total{role=\"decode\"} 4096",
+        "baton_kv_transfer_seconds_count{role=\"decode\"} 1"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST_F(WorkerMetricsTest, ARefusedRequestHasAnOutcomeAlone) {
+  GenerationOutcome outcome;
+  outcome.status = absl::ResourceExhaustedError("full");
+  metrics_.OnRequestEnd(outcome);
+  EXPECT_THAT(
+      Text(),
+      HasSubstr(
+          "baton_requests_total{role=\"decode\",outcome=\"resource_exhausted\"}"
+          " 1"));
+  EXPECT_THAT(Text(),
+              HasSubstr("baton_queue_time_seconds_count{role=\"decode\"}"
+                        " 0"));
+}
+
+TEST_F(WorkerMetricsTest, StepsAreCountedByType) {
+  StepStats step;
+  step.prefill = true;
+  metrics_.OnStep(step);
+  step.prefill = false;
+  metrics_.OnStep(step);
+  step.preemptions = 2;
+  metrics_.OnStep(step);
+  const std::string text = Text();
+  EXPECT_THAT(
+      text, HasSubstr("baton_steps_total{role=\"decode\",type=\"prefill\"} 1"));
+  EXPECT_THAT(
+      text, HasSubstr("baton_steps_total{role=\"decode\",type=\"decode\"} 2"));
+  EXPECT_THAT(text, HasSubstr("baton_preemptions_total{role=\"decode\"} 2"));
+}
+
+TEST_F(WorkerMetricsTest, TheBlocksStatesAddUpAndTheGatewaysGaugesAreOneEach) {
+  metrics_.SetLoad({.running_requests = 3,
+                    .waiting_requests = 2,
+                    .total_blocks = 20,
+                    .free_blocks = 5,
+                    .exported_blocks = 4,
+                    .importing_blocks = 3,
+                    .deferred_blocks = 2});
+  const std::string text = Text();
+  for (const char* line :
+       {"baton_kv_blocks{role=\"decode\",state=\"free\"} 5",
+        "baton_kv_blocks{role=\"decode\",state=\"owned\"} 6",
+        "baton_kv_blocks{role=\"decode\",state=\"exported\"} 4",
+        "baton_kv_blocks{role=\"decode\",state=\"importing\"} 3",
+        "baton_kv_blocks{role=\"decode\",state=\"deferred\"} 2",
+        "baton_running_requests{role=\"decode\"} 3",
+        "baton_waiting_requests{role=\"decode\"} 2",
+        "baton_kv_utilization_ratio{role=\"decode\"} 0.75"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,203 @@
+#include "server/worker_options.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/field_error.h"
+
+namespace baton {
+namespace {
+
+constexpr double kMaxRequests = 65536;
+constexpr double kMaxStepTokens = 65536;
+
+void AddModelFlags(Flags* flags, WorkerOptions* o) {
+  flags->Group("Model");
+  flags->Add(&o->model, {.name = "model",
+                         .help = "Folder with config.json and safetensors.",
+                         .required = true});
+  flags->AddChoice(
+      &o->weights,
+      {{"auto", WeightStorage::kAsStored},
+       {"f32", WeightStorage::kF32},
+       {"bf16", WeightStorage::kBf16}},
+      {.name = "weights",
+       .help = "How weights are kept in memory. auto: as the files have them. "
+               "No choice changes a result."});
+  flags->AddChoice(&o->cache_dtype,
+                   {{"f32", CacheDtype::kF32}, {"bf16", CacheDtype::kBf16}},
+                   {.name = "cache_dtype", .help = "Type of the KV cache."});
+  flags->AddChoice(&o->numerics, {{"exact", "exact"}},
+                   {.name = "numerics",
+                    .help = "exact: the same bits in any batch and chunk."});
+  flags->Add(&o->max_context_tokens,
+             {.name = "max_context_tokens",
+              .help = "Prompt and answer together, in tokens. 0: the model's "
+                      "own limit.",
+              .max = 1e9});
+}
+
+void AddEngineFlags(Flags* flags, WorkerOptions* o) {
+  flags->Group("Engine");
+  flags->Add(&o->threads,
+             {.name = "threads",
+              .help = "Threads of the kernels. 0: as many as there are CPUs.",
+              .max = 1024});
+  flags->Add(&o->pin_threads,
+             {.name = "pin_threads",
+              .help = "Pin the kernels' threads to the CPUs of the process."});
+  flags->Add(&o->engine.max_running_requests,
+             {.name = "max_running_requests",
+              .help = "Requests in the batch at once.",
+              .min = 1,
+              .max = kMaxRequests});
+  flags->Add(&o->engine.max_waiting_requests,
+             {.name = "max_waiting_requests",
+              .help = "Requests that may wait; more are RESOURCE_EXHAUSTED.",
+              .min = 1,
+              .max = 16 * kMaxRequests});
+  flags->Add(&o->engine.max_batched_tokens,
+             {.name = "max_batched_tokens",
+              .help = "Prompt tokens in one step.",
+              .min = 1,
+              .max = kMaxStepTokens});
+  flags->Add(&o->engine.max_chunk_tokens,
+             {.name = "max_chunk_tokens",
+              .help = "Tokens of one prompt in one step.",
+              .min = 1,
+              .max = kMaxStepTokens});
+  flags->Add(&o->engine.decode_steps_per_prefill,
+             {.name = "decode_steps_per_prefill",
+              .help = "Decode steps between two prefill steps while both kinds "
+                      "of work wait.",
+              .min = 1,
+              .max = 1e6});
+  flags->AddChoice(&o->isa,
+                   {{"auto", std::nullopt},
+                    {"array", VectorIsa::kArray},
+                    {"avx2", VectorIsa::kAvx2},
+                    {"avx512", VectorIsa::kAvx512}},
+                   {.name = "isa",
+                    .help = "Vector instructions of the kernels. auto: the "
+                            "widest. All give the same bits."});
+}
+
+void AddKvFlags(Flags* flags, WorkerOptions* o) {
+  flags->Group("KV cache");
+  flags->Add(&o->kv_cache_bytes,
+             {.name = "kv_cache_bytes",
+              .help = "Size of the KV pool, taken at the start. By default a "
+                      "quarter of the free memory, at most half of the free "
+                      "/dev/shm, and at most what the requests can use.",
+              .min = 1});
+  flags->Add(&o->kv_blocks, {.name = "kv_blocks",
+                             .help = "The same in blocks of 64 tokens.",
+                             .min = 1,
+                             .max = 1e9});
+  flags->AddChoice(&o->transport,
+                   {{"auto", UcxMode::kAuto},
+                    {"shm", UcxMode::kShm},
+                    {"tcp", UcxMode::kTcp}},
+                   {.name = "transport",
+                    .help = "How KV moves between prefill and decode servers. "
+                            "auto: shared memory on one host, else tcp."});
+  flags->Add(&o->transport_devices,
+             {.name = "transport_devices",
+              .help = "Network devices for KV, comma-separated. auto: loopback "
+                      "alone if --listen is loopback, else all."});
+  flags->Add(&o->kv_lease,
+             {.name = "kv_lease",
+              .help = "A prefill server frees a prompt's KV so long after the "
+                      "last sign of life from the decode server.",
+              .min = 0.1,
+              .max = 3600});
+}
+
+void AddGroupFlags(Flags* flags, WorkerOptions* o) {
+  flags->Group("Expert-parallel group");
+  flags->Add(&o->ep_size, {.name = "ep_size",
+                           .help = "Ranks of the group.",
+                           .min = 1,
+                           .max = 1024});
+  flags->Add(&o->local_ranks,
+             {.name = "local_ranks",
+              .help = "Ranks of the group that this process hosts; divides "
+                      "ep_size.",
+              .min = 1,
+              .max = 1024});
+}
+
+absl::Status CheckIsa(VectorIsa isa) {
+  const std::vector<VectorIsa> supported = SupportedVectorIsas();
+  if (std::find(supported.begin(), supported.end(), isa) != supported.end())
+    return absl::OkStatus();
+  return FieldError("isa", "this CPU cannot run " +
+                               std::string(VectorIsaName(isa)) + " code");
+}
+
+bool IsLoopback(const std::string& address) {
+  return address.compare(0, 4, "127.") == 0 ||
+         address.compare(0, 10, "localhost:") == 0 ||
+         address.compare(0, 6, "[::1]:") == 0;
+}
+
+}  // namespace
+
+const char* WorkerRoleName(WorkerRole role) {
+  switch (role) {
+    case WorkerRole::kPrefill:
+      return "prefill";
+    case WorkerRole::kDecode:
+      return "decode";
+    case WorkerRole::kUnified:
+      return "unified";
+  }
+  return "";
+}
+
+std::string WorkerOptions::UcxDevices() const {
+  if (transport_devices != "auto") return transport_devices;
+  return IsLoopback(daemon.listen) ? "lo" : "";
+}
+
+void AddWorkerFlags(Flags* flags, WorkerOptions* options) {
+  flags->Group("Role");
+  flags->AddChoice(&options->role,
+                   {{"prefill", WorkerRole::kPrefill},
+                    {"decode", WorkerRole::kDecode},
+                    {"unified", WorkerRole::kUnified}},
+                   {.name = "role",
+                    .help = "prefill computes prompts and gives their KV away, "
+                            "decode takes it and generates, unified does both "
+                            "by itself."});
+  AddModelFlags(flags, options);
+  AddEngineFlags(flags, options);
+  AddKvFlags(flags, options);
+  AddGroupFlags(flags, options);
+  AddDaemonFlags(flags, &options->daemon);
+}
+
+absl::Status ValidateWorkerOptions(const WorkerOptions& o) {
+  if (o.engine.max_chunk_tokens > o.engine.max_batched_tokens) {
+    return FieldError("max_chunk_tokens",
+                      absl::StrCat("is more than --max_batched_tokens, ",
+                                   o.engine.max_batched_tokens));
+  }
+  if (o.kv_cache_bytes.has_value() && o.kv_blocks.has_value())
+    return FieldError("kv_blocks", "contradicts --kv_cache_bytes: give one");
+  if (o.ep_size % o.local_ranks != 0) {
+    return FieldError("ep_size", absl::StrCat(o.ep_size,
+                                              " is no multiple of "
+                                              "--local_ranks, ",
+                                              o.local_ranks));
+  }
+  if (o.local_ranks != 1)
+    return FieldError("local_ranks", "only 1 rank a process is supported");
+  if (o.ep_size != 1)
+    return FieldError("ep_size", "only a group of 1 rank is supported");
+  if (o.isa.has_value()) return CheckIsa(*o.isa);
+  return absl::OkStatus();
+}
+
+}  // namespace baton

@@ -1,0 +1,64 @@
+// What batond can be told.
+#ifndef BATON_SERVER_WORKER_OPTIONS_H_
+#define BATON_SERVER_WORKER_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "comm/ucx_transport.h"
+#include "engine/engine_options.h"
+#include "engine/model/weight_storage.h"
+#include "kernels/cpu_context.h"
+#include "kernels/latent_attention.h"
+#include "server/edge/config.h"
+#include "server/edge/daemon.h"
+
+namespace baton {
+
+enum class WorkerRole { kPrefill, kDecode, kUnified };
+
+// "prefill", "decode", "unified".
+const char* WorkerRoleName(WorkerRole role);
+
+struct WorkerOptions {
+  WorkerRole role = WorkerRole::kUnified;
+
+  std::string model;
+  WeightStorage weights = WeightStorage::kAsStored;
+  CacheDtype cache_dtype = CacheDtype::kBf16;
+  std::string numerics = "exact";
+  uint32_t max_context_tokens = 0;  // 0: the model's own.
+
+  uint32_t threads = 0;  // 0: as many as there are CPUs.
+  bool pin_threads = true;
+  std::optional<VectorIsa> isa;  // Absent: the widest.
+
+  EngineOptions engine;
+  std::optional<ByteSize> kv_cache_bytes;
+  std::optional<uint32_t> kv_blocks;
+
+  UcxMode transport = UcxMode::kAuto;
+  std::string transport_devices = "auto";
+  absl::Duration kv_lease = absl::Seconds(30);
+
+  uint32_t ep_size = 1;
+  uint32_t local_ranks = 1;
+
+  DaemonOptions daemon;
+
+  // Devices for UCX: loopback alone if gRPC listens there alone.
+  std::string UcxDevices() const;
+};
+
+void AddWorkerFlags(Flags* flags, WorkerOptions* options);
+
+// Contradictions, and what this machine or this version cannot do; names the
+// flag.
+absl::Status ValidateWorkerOptions(const WorkerOptions& options);
+
+}  // namespace baton
+
+#endif  // BATON_SERVER_WORKER_OPTIONS_H_

@@ -1,0 +1,155 @@
+#include "server/worker_process.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/field_error.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "server/kv_pool_size.h"
+#include "server/warm_up.h"
+
+namespace baton {
+namespace {
+
+constexpr absl::Duration kWarmUpTimeout = absl::Minutes(5);
+
+int NumCpus() {
+  cpu_set_t allowed;
+  CHECK_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  return CPU_COUNT(&allowed);
+}
+
+// The flag that sized the pool.
+const char* SizeFlag(const WorkerOptions& options) {
+  return options.kv_blocks.has_value() ? "kv_blocks" : "kv_cache_bytes";
+}
+
+uint32_t UsefulBlocks(const WorkerOptions& options,
+                      const ModelRunnerInfo& model) {
+  const uint64_t context_blocks =
+      (model.max_context_tokens + CacheSpec::kBlockTokens - 1) /
+      CacheSpec::kBlockTokens;
+  return static_cast<uint32_t>(std::min<uint64_t>(
+      context_blocks * options.engine.max_running_requests, 1u << 31));
+}
+
+absl::StatusOr<AnonymousRegion> MapAnonymous(size_t bytes) {
+  void* region = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (region == MAP_FAILED) {
+    return FieldError("kv_cache_bytes",
+                      absl::StrCat("cannot take ", bytes, " bytes"));
+  }
+  return AnonymousRegion(static_cast<std::byte*>(region), UnmapRegion{bytes});
+}
+
+}  // namespace
+
+void UnmapRegion::operator()(std::byte* region) const { munmap(region, bytes); }
+
+absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
+    const WorkerOptions& options,
+    std::function<void(const StepStats&)> observer) {
+  std::unique_ptr<WorkerProcess> process(new WorkerProcess);
+  const absl::Time start = process->clock_.Now();
+  RETURN_IF_ERROR(process->Load(options));
+  const absl::Time loaded = process->clock_.Now();
+  RETURN_IF_ERROR(process->TakePool(options));
+  const absl::Time pooled = process->clock_.Now();
+  process->StartEngine(options, std::move(observer));
+  RETURN_IF_ERROR(
+      WarmUp(process->engine_.get(), process->clock_, kWarmUpTimeout));
+  const absl::Time warm = process->clock_.Now();
+  LOG(INFO) << "warm fingerprint " << process->model().fingerprint << " isa "
+            << VectorIsaName(process->cpu_.isa) << " threads "
+            << process->threads_->num_threads() << " kv_blocks "
+            << process->pool_->num_blocks() << " block_bytes "
+            << process->pool_->block_bytes() << " load "
+            << absl::FormatDuration(loaded - start) << " pool "
+            << absl::FormatDuration(pooled - loaded) << " warm_up "
+            << absl::FormatDuration(warm - pooled);
+  return process;
+}
+
+absl::Status WorkerProcess::Load(const WorkerOptions& options) {
+  threads_ = std::make_unique<ThreadPool>(ThreadPoolOptions{
+      .num_threads =
+          options.threads == 0 ? NumCpus() : static_cast<int>(options.threads),
+      .pin_threads = options.pin_threads});
+  cpu_ = {.isa = options.isa.value_or(SupportedVectorIsas().back()),
+          .threads = threads_.get()};
+  ASSIGN_OR_RETURN(
+      runner_,
+      DeepSeekV3Runner::Load(
+          {.folder = options.model,
+           .weights = options.weights,
+           .cache_dtype = options.cache_dtype,
+           .max_rows = static_cast<int>(options.engine.max_rows()),
+           .max_logits_rows =
+               static_cast<int>(options.engine.max_logits_rows()),
+           .max_context_tokens = static_cast<int>(options.max_context_tokens)},
+          cpu_));
+  return absl::OkStatus();
+}
+
+absl::Status WorkerProcess::TakePool(const WorkerOptions& options) {
+  const size_t block_bytes = model().cache.block_bytes();
+  const bool shared = options.role != WorkerRole::kUnified;
+  ASSIGN_OR_RETURN(const uint32_t num_blocks,
+                   NumKvBlocks({.kv_cache_bytes = options.kv_cache_bytes,
+                                .kv_blocks = options.kv_blocks,
+                                .block_bytes = block_bytes,
+                                .useful_blocks = UsefulBlocks(options, model()),
+                                .shared = shared},
+                               ReadFreeMemory()));
+  const size_t bytes = KvPool::RegionBytes(num_blocks, block_bytes);
+  std::byte* region = nullptr;
+  if (shared) {
+    ASSIGN_OR_RETURN(
+        transport_,
+        UcxTransport::Create({.mode = options.transport,
+                              .network_devices = options.UcxDevices()}));
+    const auto allocated = transport_->AllocateRegion(bytes);
+    if (!allocated.ok()) {
+      return FieldError(SizeFlag(options),
+                        std::string(allocated.status().message()));
+    }
+    region = *allocated;
+  } else {
+    ASSIGN_OR_RETURN(region_, MapAnonymous(bytes));
+    region = region_.get();
+  }
+  pool_ = std::make_unique<KvPool>(region, num_blocks, block_bytes);
+  runner_->BindKvPool(pool_.get());
+  return absl::OkStatus();
+}
+
+void WorkerProcess::StartEngine(
+    const WorkerOptions& options,
+    std::function<void(const StepStats&)> observer) {
+  if (transport_ != nullptr) {
+    agent_ = std::make_unique<KvTransferAgent>(
+        KvTransferAgentOptions{.fingerprint = model().fingerprint,
+                               .lease = options.kv_lease},
+        transport_.get(), pool_.get(), &clock_, [this](KvTransferEvent event) {
+          engine_->OnTransferEvent(std::move(event));
+        });
+  }
+  engine_ = std::make_unique<LLMEngine>(
+      options.engine, EngineEnvironment{.model = runner_.get(),
+                                        .stream = &stream_,
+                                        .pool = pool_.get(),
+                                        .transfer = agent_.get(),
+                                        .clock = &clock_,
+                                        .cpu = cpu_,
+                                        .observer = std::move(observer)});
+  loop_ = std::make_unique<EngineLoop>(engine_.get(), &stream_, agent_.get());
+}
+
+}  // namespace baton

@@ -1,0 +1,68 @@
+// Everything behind the service in one worker process, from the model's files
+// to a warm engine.
+#ifndef BATON_SERVER_WORKER_PROCESS_H_
+#define BATON_SERVER_WORKER_PROCESS_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "comm/kv_pool.h"
+#include "comm/kv_transfer_agent.h"
+#include "comm/ucx_transport.h"
+#include "engine/cpu_device_stream.h"
+#include "engine/llm_engine.h"
+#include "engine/model/deepseek_v3_runner.h"
+#include "kernels/thread_pool.h"
+#include "server/engine_loop.h"
+#include "server/worker_options.h"
+
+namespace baton {
+
+// Memory of this process alone, zeroed and backed by real pages.
+struct UnmapRegion {
+  size_t bytes = 0;
+  void operator()(std::byte* region) const;
+};
+using AnonymousRegion = std::unique_ptr<std::byte, UnmapRegion>;
+
+// Owned by main. Destroy it when every request has ended.
+class WorkerProcess {
+ public:
+  // Loads, takes the KV pool, starts the threads and warms up. `observer` is
+  // told of each step on the engine's thread. An error names a flag or a file.
+  static absl::StatusOr<std::unique_ptr<WorkerProcess>> Start(
+      const WorkerOptions& options,
+      std::function<void(const StepStats&)> observer);
+
+  LLMEngine& engine() { return *engine_; }
+  const Clock& clock() const { return clock_; }
+  const ModelRunnerInfo& model() const { return runner_->info(); }
+
+ private:
+  WorkerProcess() = default;
+  absl::Status Load(const WorkerOptions& options);
+  absl::Status TakePool(const WorkerOptions& options);
+  void StartEngine(const WorkerOptions& options,
+                   std::function<void(const StepStats&)> observer);
+
+  // In the order of their making; each borrows from those above.
+  MonotonicClock clock_;
+  CpuContext cpu_;
+  std::unique_ptr<ThreadPool> threads_;
+  std::unique_ptr<DeepSeekV3Runner> runner_;
+  std::unique_ptr<UcxTransport> transport_;  // Null: unified.
+  AnonymousRegion region_;                   // Null: the transport's.
+  std::unique_ptr<KvPool> pool_;
+  std::unique_ptr<KvTransferAgent> agent_;  // Null: unified.
+  CpuDeviceStream stream_;
+  std::unique_ptr<LLMEngine> engine_;
+  std::unique_ptr<EngineLoop> loop_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_SERVER_WORKER_PROCESS_H_

@@ -1,0 +1,129 @@
+#include "server/worker_service.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "server/convert.h"
+#include "server/edge/grpc_status.h"
+
+namespace baton {
+namespace {
+
+constexpr char kWrongRole[] = "WRONG_ROLE";
+
+// The call's deadline on `clock`, which is not the system's.
+absl::Time DeadlineOn(const Clock& clock,
+                      std::chrono::system_clock::time_point deadline) {
+  if (deadline == std::chrono::system_clock::time_point::max())
+    return absl::InfiniteFuture();
+  return clock.Now() +
+         absl::FromChrono(deadline - std::chrono::system_clock::now());
+}
+
+// A stream that ends at once.
+template <typename Response>
+class RefusedStream final : public grpc::ServerWriteReactor<Response> {
+ public:
+  explicit RefusedStream(const absl::Status& status) {
+    this->Finish(ToGrpcStatus(status));
+  }
+  void OnDone() override { delete this; }
+};
+
+template <typename Response>
+grpc::ServerWriteReactor<Response>* Refuse(const absl::Status& status) {
+  return new RefusedStream<Response>(status);
+}
+
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
+                                 const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+}  // namespace
+
+WorkerService::WorkerService(v1::GetWorkerInfoResponse info,
+                             const TokenStreamEnvironment& environment)
+    : info_(std::move(info)), environment_(environment) {}
+
+grpc::ServerWriteReactor<v1::PrefillResponse>* WorkerService::Prefill(
+    grpc::CallbackServerContext* context, const v1::PrefillRequest* request) {
+  if (absl::Status status = environment_.gate->Enter(); !status.ok())
+    return Refuse<v1::PrefillResponse>(status);
+  auto* reactor =
+      new TokenStreamReactor<v1::PrefillResponse>(context, environment_);
+  reactor->Start(Convert(*context, *request));
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::DecodeResponse>* WorkerService::Decode(
+    grpc::CallbackServerContext* context, const v1::DecodeRequest* request) {
+  if (absl::Status status = environment_.gate->Enter(); !status.ok())
+    return Refuse<v1::DecodeResponse>(status);
+  auto* reactor =
+      new TokenStreamReactor<v1::DecodeResponse>(context, environment_);
+  reactor->Start(Convert(*context, *request));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* WorkerService::Abort(
+    grpc::CallbackServerContext* context, const v1::AbortRequest* request,
+    v1::AbortResponse*) {
+  const absl::StatusOr<RequestId> id = ToRequestId(*request);
+  if (!id.ok()) return Answer(context, id.status());
+  environment_.engine->Abort(
+      *id, request->has_sample_index()
+               ? std::optional<uint32_t>(request->sample_index())
+               : std::nullopt);
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* WorkerService::GetLoad(
+    grpc::CallbackServerContext* context, const v1::GetLoadRequest*,
+    v1::GetLoadResponse* response) {
+  *response = ToProto(environment_.engine->load());
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* WorkerService::GetWorkerInfo(
+    grpc::CallbackServerContext* context, const v1::GetWorkerInfoRequest*,
+    v1::GetWorkerInfoResponse* response) {
+  *response = info_;
+  return Answer(context, absl::OkStatus());
+}
+
+template <typename Request>
+absl::StatusOr<GenerationRequest> WorkerService::Convert(
+    const grpc::CallbackServerContext& context, const Request& request) const {
+  RETURN_IF_ERROR(CheckRole(request));
+  ASSIGN_OR_RETURN(GenerationRequest out,
+                   ToGenerationRequest(request, environment_.engine->limits()));
+  out.deadline = DeadlineOn(*environment_.clock, context.deadline());
+  return out;
+}
+
+absl::Status WorkerService::CheckRole(const v1::PrefillRequest&) const {
+  if (info_.role() == v1::WORKER_ROLE_PREFILL) return absl::OkStatus();
+  return WithReason(
+      absl::FailedPreconditionError("this worker is no prefill server"),
+      kWrongRole);
+}
+
+absl::Status WorkerService::CheckRole(const v1::DecodeRequest& request) const {
+  if (info_.role() == v1::WORKER_ROLE_PREFILL) {
+    return WithReason(
+        absl::FailedPreconditionError("this worker is a prefill server"),
+        kWrongRole);
+  }
+  if (info_.role() == v1::WORKER_ROLE_UNIFIED && request.has_kv_handle()) {
+    return WithReason(
+        absl::FailedPreconditionError("a unified worker imports no KV"),
+        kWrongRole);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton

@@ -1,0 +1,451 @@
+// The service over a real channel, a real engine and a fake model.
+#include "server/worker_service.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/loopback_transport.h"
+#include "server/convert.h"
+#include "server/engine_loop.h"
+#include "server/warm_up.h"
+#include "tests/fakes/fake_rank.h"
+#include "tests/fakes/simulated_clock.h"
+
+namespace baton {
+namespace {
+
+constexpr FakeModelRunner::Options kModel = {.max_context_tokens = 1024};
+
+// One worker as batond makes it, but for the model and the transport.
+class TestWorker {
+ public:
+  struct Options {
+    v1::WorkerRole role = v1::WORKER_ROLE_UNIFIED;
+    EngineOptions engine = {};
+    uint32_t num_blocks = 64;
+    std::unique_ptr<Transport> transport = nullptr;
+  };
+
+  explicit TestWorker(Options options)
+      : rank_({.engine = options.engine,
+               .model = kModel,
+               .num_blocks = options.num_blocks},
+              &clock_, std::move(options.transport)),
+        metrics_(&registry_, "test"),
+        loop_(std::make_unique<EngineLoop>(&rank_.engine(), &rank_.stream(),
+                                           rank_.agent())),
+        service_(Info(options.role), {.engine = &rank_.engine(),
+                                      .clock = &clock_,
+                                      .gate = &gate_,
+                                      .metrics = &metrics_}) {
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                             &port);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    stub_ = v1::WorkerService::NewStub(
+        grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
+                            grpc::InsecureChannelCredentials()));
+  }
+
+  // Everything must have come back: blocks, requests, calls.
+  ~TestWorker() {
+    server_->Shutdown();
+    server_->Wait();
+    EXPECT_EQ(gate_.inside(), 0u);
+    loop_.reset();
+    EXPECT_TRUE(rank_.engine().idle());
+    EXPECT_EQ(rank_.engine().load().free_blocks,
+              rank_.engine().load().total_blocks);
+  }
+
+  v1::WorkerService::Stub& stub() { return *stub_; }
+  LLMEngine& engine() { return rank_.engine(); }
+  RequestGate& gate() { return gate_; }
+  SimulatedClock& clock() { return clock_; }
+
+ private:
+  static v1::GetWorkerInfoResponse Info(v1::WorkerRole role) {
+    v1::GetWorkerInfoResponse info;
+    info.set_role(role);
+    info.set_fingerprint("fake");
+    return info;
+  }
+
+  SimulatedClock clock_;
+  FakeRank rank_;
+  RequestGate gate_;
+  prometheus::Registry registry_;
+  WorkerMetrics metrics_;
+  std::unique_ptr<EngineLoop> loop_;
+  WorkerService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::WorkerService::Stub> stub_;
+};
+
+v1::WorkerRequest ToProto(const GenerationRequest& request) {
+  v1::WorkerRequest out;
+  out.mutable_id()->set_router_nonce(request.id.router_nonce);
+  out.mutable_id()->set_counter(request.id.counter);
+  out.set_sample_index(request.sample_index);
+  out.set_attempt(3);
+  out.mutable_token_ids()->Add(request.token_ids.begin(),
+                               request.token_ids.end());
+  out.set_original_prompt_tokens(request.original_prompt_tokens);
+  out.mutable_sampling()->set_temperature(request.sampling.temperature);
+  out.mutable_sampling()->set_top_p(request.sampling.top_p);
+  out.mutable_sampling()->set_seed(request.sampling.seed);
+  out.set_max_tokens(request.max_tokens);
+  return out;
+}
+
+struct Received {
+  std::vector<uint32_t> tokens;
+  std::vector<float> logprobs;
+  v1::DecodeFinished finished;
+  absl::Status status;
+};
+
+// Reads to the end, checking the order.
+Received Decode(v1::WorkerService::Stub* stub,
+                const v1::DecodeRequest& request) {
+  Received out;
+  grpc::ClientContext context;
+  auto reader = stub->Decode(&context, request);
+  v1::DecodeResponse response;
+  while (reader->Read(&response)) {
+    EXPECT_FALSE(out.finished.has_load()) << "after the end";
+    if (response.has_finished()) {
+      out.finished = response.finished();
+      continue;
+    }
+    EXPECT_EQ(response.chunk().first_token_index(), out.tokens.size());
+    EXPECT_EQ(response.chunk().attempt(), 3u);
+    EXPECT_EQ(response.chunk().logprobs_size(),
+              response.chunk().token_ids_size());
+    out.tokens.insert(out.tokens.end(), response.chunk().token_ids().begin(),
+                      response.chunk().token_ids().end());
+    out.logprobs.insert(out.logprobs.end(), response.chunk().logprobs().begin(),
+                        response.chunk().logprobs().end());
+  }
+  out.status = FromGrpcStatus(reader->Finish());
+  return out;
+}
+
+v1::DecodeRequest DecodeOf(const GenerationRequest& request) {
+  v1::DecodeRequest out;
+  *out.mutable_request() = ToProto(request);
+  return out;
+}
+
+TEST(WorkerServiceTest, AUnifiedWorkerStreamsTheModelsTokens) {
+  TestWorker worker({});
+  ASSERT_TRUE(WarmUp(&worker.engine(), worker.clock(), absl::Seconds(60)).ok());
+  for (const uint64_t counter : {1, 2}) {
+    const GenerationRequest request = MakeRequest(counter, 100, 50);
+    const Received got = Decode(&worker.stub(), DecodeOf(request));
+    ASSERT_TRUE(got.status.ok()) << got.status;
+    const ExpectedTokens expected = ExpectedOf(kModel, request);
+    EXPECT_EQ(got.tokens, expected.tokens);
+    EXPECT_EQ(got.logprobs, expected.logprobs);
+    EXPECT_EQ(got.finished.finish_reason(), v1::WORKER_FINISH_REASON_LENGTH);
+    EXPECT_EQ(got.finished.prompt_tokens(), 100u);
+    EXPECT_EQ(got.finished.completion_tokens(), 50u);
+    EXPECT_EQ(got.finished.attempt(), 3u);
+    EXPECT_EQ(got.finished.load().total_kv_blocks(), 64u);
+  }
+}
+
+TEST(WorkerServiceTest, AStopTokenEndsTheStreamAndIsCounted) {
+  TestWorker worker({});
+  GenerationRequest request = MakeRequest(2, 10, 50);
+  const uint32_t stop = ExpectedOf(kModel, request).tokens[7];
+  v1::DecodeRequest decode = DecodeOf(request);
+  decode.mutable_request()->add_stop_token_ids(stop);
+  request.stop_token_ids = {stop};
+  const Received got = Decode(&worker.stub(), decode);
+  EXPECT_EQ(got.finished.finish_reason(), v1::WORKER_FINISH_REASON_STOP_TOKEN);
+  EXPECT_EQ(got.tokens, ExpectedOf(kModel, request).tokens);
+}
+
+TEST(WorkerServiceTest, ABadRequestIsRefusedWithItsFieldAndHarmsNobody) {
+  TestWorker worker({});
+  v1::DecodeRequest bad = DecodeOf(MakeRequest(1, 10, 5));
+  bad.mutable_request()->mutable_sampling()->set_top_p(2);
+  const Received got = Decode(&worker.stub(), bad);
+  EXPECT_TRUE(absl::IsInvalidArgument(got.status));
+  EXPECT_EQ(ErrorReason(got.status), "INVALID_FIELD");
+  EXPECT_TRUE(Decode(&worker.stub(), v1::DecodeRequest()).tokens.empty());
+  EXPECT_TRUE(
+      Decode(&worker.stub(), DecodeOf(MakeRequest(1, 10, 5))).status.ok());
+}
+
+TEST(WorkerServiceTest, EachRoleServesItsCallsAlone) {
+  v1::PrefillRequest prefill;
+  *prefill.mutable_request() = ToProto(MakeRequest(1, 10, 5));
+  for (const v1::WorkerRole role :
+       {v1::WORKER_ROLE_UNIFIED, v1::WORKER_ROLE_DECODE}) {
+    TestWorker worker({.role = role});
+    grpc::ClientContext context;
+    const absl::Status status =
+        FromGrpcStatus(worker.stub().Prefill(&context, prefill)->Finish());
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_EQ(ErrorReason(status), "WRONG_ROLE");
+  }
+  TestWorker worker({.role = v1::WORKER_ROLE_PREFILL});
+  const Received got = Decode(&worker.stub(), DecodeOf(MakeRequest(1, 10, 5)));
+  EXPECT_EQ(ErrorReason(got.status), "WRONG_ROLE");
+  TestWorker unified({});
+  v1::DecodeRequest with_handle = DecodeOf(MakeRequest(1, 10, 5));
+  with_handle.set_kv_handle("h");
+  EXPECT_EQ(ErrorReason(Decode(&unified.stub(), with_handle).status),
+            "WRONG_ROLE");
+}
+
+TEST(WorkerServiceTest, InfoLoadAndAbortAnswer) {
+  TestWorker worker({});
+  grpc::ClientContext info_context;
+  v1::GetWorkerInfoResponse info;
+  ASSERT_TRUE(
+      worker.stub()
+          .GetWorkerInfo(&info_context, v1::GetWorkerInfoRequest(), &info)
+          .ok());
+  EXPECT_EQ(info.fingerprint(), "fake");
+  grpc::ClientContext load_context;
+  v1::GetLoadResponse load;
+  ASSERT_TRUE(
+      worker.stub().GetLoad(&load_context, v1::GetLoadRequest(), &load).ok());
+  EXPECT_EQ(load.free_kv_blocks(), 64u);
+  grpc::ClientContext unknown_context;
+  v1::AbortRequest abort;
+  abort.mutable_id()->set_counter(99);
+  v1::AbortResponse aborted;
+  EXPECT_TRUE(worker.stub().Abort(&unknown_context, abort, &aborted).ok());
+  grpc::ClientContext bad_context;
+  EXPECT_EQ(worker.stub()
+                .Abort(&bad_context, v1::AbortRequest(), &aborted)
+                .error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST(WorkerServiceTest, AbortEndsAStreamWithCancelled) {
+  TestWorker worker({});
+  const GenerationRequest request = MakeRequest(1, 10, 1000);
+  grpc::ClientContext context;
+  auto reader = worker.stub().Decode(&context, DecodeOf(request));
+  v1::DecodeResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  grpc::ClientContext abort_context;
+  v1::AbortRequest abort;
+  abort.mutable_id()->set_router_nonce(request.id.router_nonce);
+  abort.mutable_id()->set_counter(request.id.counter);
+  abort.set_sample_index(request.sample_index);
+  v1::AbortResponse aborted;
+  ASSERT_TRUE(worker.stub().Abort(&abort_context, abort, &aborted).ok());
+  bool finished = false;
+  while (reader->Read(&response)) finished |= response.has_finished();
+  const grpc::Status status = reader->Finish();
+  // A fast engine may have been done already.
+  EXPECT_EQ(status.error_code(),
+            finished ? grpc::StatusCode::OK : grpc::StatusCode::CANCELLED);
+}
+
+TEST(WorkerServiceTest, AFullQueueIsRefusedWithARetryDelay) {
+  TestWorker worker(
+      {.engine = {.max_running_requests = 1, .max_waiting_requests = 1}});
+  std::vector<std::thread> clients;
+  std::atomic<int> ok{0};
+  std::atomic<int> refused{0};
+  for (uint64_t i = 0; i < 16; ++i) {
+    clients.emplace_back([&, i] {
+      const Received got =
+          Decode(&worker.stub(), DecodeOf(MakeRequest(i, 10, 900)));
+      if (got.status.ok()) {
+        ++ok;
+      } else {
+        EXPECT_TRUE(absl::IsResourceExhausted(got.status)) << got.status;
+        EXPECT_TRUE(RetryDelay(got.status).has_value());
+        ++refused;
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(ok + refused, 16);
+  EXPECT_GT(ok, 0);
+  EXPECT_GT(refused, 0);
+}
+
+TEST(WorkerServiceTest, TheSameRequestTwiceIsRefusedTheSecondTime) {
+  TestWorker worker({});
+  const GenerationRequest request = MakeRequest(1, 10, 1000);
+  grpc::ClientContext context;
+  auto reader = worker.stub().Decode(&context, DecodeOf(request));
+  v1::DecodeResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  const Received second = Decode(&worker.stub(), DecodeOf(request));
+  size_t tokens = response.chunk().token_ids_size();
+  while (reader->Read(&response)) tokens += response.chunk().token_ids_size();
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(tokens, 1000u);
+  // Unless the first was done by then.
+  if (!second.status.ok()) {
+    EXPECT_TRUE(absl::IsAlreadyExists(second.status)) << second.status;
+  }
+}
+
+TEST(WorkerServiceTest, ADrainingWorkerFinishesWhatItHasAndTakesNoMore) {
+  TestWorker worker({});
+  const GenerationRequest request = MakeRequest(1, 10, 1000);
+  grpc::ClientContext context;
+  auto reader = worker.stub().Decode(&context, DecodeOf(request));
+  v1::DecodeResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  worker.gate().Close();
+  const Received late = Decode(&worker.stub(), DecodeOf(MakeRequest(2, 10, 5)));
+  EXPECT_TRUE(absl::IsUnavailable(late.status));
+  EXPECT_EQ(ErrorReason(late.status), "DRAINING");
+  bool finished = false;
+  while (reader->Read(&response)) finished |= response.has_finished();
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_TRUE(finished);
+}
+
+TEST(WorkerServiceTest, TheCallsDeadlineIsTheRequests) {
+  TestWorker worker({});
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() -
+                       std::chrono::seconds(1));
+  auto reader =
+      worker.stub().Decode(&context, DecodeOf(MakeRequest(1, 10, 1000)));
+  v1::DecodeResponse response;
+  while (reader->Read(&response)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+// ---- cancelling
+// ---------------------------------------------------------------
+
+TEST(WorkerServiceTest, CancelsAtRandomTimesLeaveNothingBehind) {
+  constexpr uint32_t kSeed = 7;
+  SCOPED_TRACE(kSeed);
+  TestWorker worker({.engine = {.max_running_requests = 4,
+                                .max_waiting_requests = 1000,
+                                .max_batched_tokens = 32,
+                                .max_chunk_tokens = 16},
+                     .num_blocks = 40});
+  std::vector<std::thread> clients;
+  for (uint32_t c = 0; c < 8; ++c) {
+    clients.emplace_back([&worker, c] {
+      std::mt19937 random(kSeed + c);
+      for (uint64_t i = 0; i < 40; ++i) {
+        grpc::ClientContext context;
+        auto reader = worker.stub().Decode(
+            &context,
+            DecodeOf(MakeRequest(c * 1000 + i, 1 + random() % 300, 200)));
+        v1::DecodeResponse response;
+        for (uint32_t reads = random() % 30; reads > 0; --reads) {
+          if (!reader->Read(&response)) break;
+        }
+        context.TryCancel();
+        reader->Finish();
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_TRUE(
+      Decode(&worker.stub(), DecodeOf(MakeRequest(9, 10, 5))).status.ok());
+}
+
+// ---- a pair of workers
+// ----------------------------------------------------------
+
+class WorkerPairTest : public ::testing::Test {
+ protected:
+  // Prefill and then decode, as the router would.
+  Received Generate(const GenerationRequest& request) {
+    v1::PrefillRequest prefill;
+    *prefill.mutable_request() = ToProto(request);
+    grpc::ClientContext context;
+    auto lease = prefill_.stub().Prefill(&context, prefill);
+    v1::PrefillResponse response;
+    EXPECT_TRUE(lease->Read(&response));
+    EXPECT_TRUE(response.has_kv_handle());
+    v1::DecodeRequest decode = DecodeOf(request);
+    decode.set_kv_handle(response.kv_handle());
+    Received got = Decode(&decode_.stub(), decode);
+    bool released = false;
+    std::vector<uint32_t> first;
+    while (lease->Read(&response)) {
+      released |= response.has_released();
+      for (const uint32_t token : response.first_tokens().token_ids())
+        first.push_back(token);
+    }
+    EXPECT_TRUE(lease->Finish().ok());
+    EXPECT_TRUE(released);
+    EXPECT_EQ(first, std::vector<uint32_t>(got.tokens.begin(),
+                                           got.tokens.begin() + 1));
+    return got;
+  }
+
+  LoopbackNetwork network_;
+  TestWorker prefill_{{.role = v1::WORKER_ROLE_PREFILL,
+                       .transport = network_.CreateEndpoint("prefill", {})}};
+  TestWorker decode_{{.role = v1::WORKER_ROLE_DECODE,
+                      .transport = network_.CreateEndpoint("decode", {})}};
+};
+
+TEST_F(WorkerPairTest, ASplitRequestGivesTheUnifiedTokensAndEndsItsLease) {
+  for (const uint64_t counter : {1, 2, 3, 4}) {
+    const GenerationRequest request = MakeRequest(counter, 130, 40);
+    const Received got = Generate(request);
+    ASSERT_TRUE(got.status.ok()) << got.status;
+    const ExpectedTokens expected = ExpectedOf(kModel, request);
+    EXPECT_EQ(got.tokens, expected.tokens);
+    EXPECT_EQ(got.logprobs, expected.logprobs);
+    EXPECT_GT(got.finished.kv_transfer_bytes(), 0u);
+  }
+}
+
+TEST_F(WorkerPairTest, AHandleOfAnotherFingerprintIsRefused) {
+  const GenerationRequest request = MakeRequest(1, 10, 5);
+  KvHandle handle;
+  handle.fingerprint = "other";
+  handle.worker_address = "prefill";
+  handle.pool_blocks = 1;
+  handle.block_bytes = 64;
+  handle.blocks = {{BlockId(0), 0}};
+  handle.num_tokens = 10;
+  v1::DecodeRequest decode = DecodeOf(request);
+  decode.set_kv_handle(SerializeKvHandle(handle));
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(Decode(&decode_.stub(), decode).status));
+}
+
+TEST_F(WorkerPairTest, ACancelledPrefillGivesItsBlocksBack) {
+  v1::PrefillRequest prefill;
+  *prefill.mutable_request() = ToProto(MakeRequest(1, 500, 5));
+  for (int reads = 0; reads < 5; ++reads) {
+    prefill.mutable_request()->mutable_id()->set_counter(reads);
+    grpc::ClientContext context;
+    auto lease = prefill_.stub().Prefill(&context, prefill);
+    v1::PrefillResponse response;
+    // Handle, some progress, the first token; never `released`.
+    for (int i = 0; i < reads && !response.has_first_tokens(); ++i)
+      ASSERT_TRUE(lease->Read(&response));
+    context.TryCancel();
+    EXPECT_EQ(lease->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+}
+
+}  // namespace
+}  // namespace baton

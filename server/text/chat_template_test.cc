@@ -14,7 +14,6 @@
 namespace baton {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class ChatTemplateTest : public testing::Test {
@@ -25,8 +24,10 @@ class ChatTemplateTest : public testing::Test {
 
   std::string Text(const std::vector<ChatMessage>& messages,
                    const ChatOptions& options = {}) const {
+    const auto runs = chat_.Render(messages, options);
+    EXPECT_TRUE(runs.ok()) << runs.status();
     std::string text;
-    for (const ChatRun& run : chat_.Render(messages, options).value()) {
+    for (const ChatRun& run : *runs) {
       text.append(run.text);
     }
     return text;

@@ -114,9 +114,57 @@ struct Splitter::Compiled {
     pcre2_code_free(code);
   }
 
+  // Where the next match at or after `search` is, into `match`; whether there
+  // is one.
+  absl::StatusOr<bool> Find(std::string_view text, size_t search,
+                            pcre2_match_data* match) const;
+  absl::Status Split(std::string_view text, pcre2_match_data* match,
+                     std::vector<std::string_view>* pieces) const;
+
   pcre2_code* code = nullptr;
   pcre2_match_context* context = nullptr;
 };
+
+absl::StatusOr<bool> Splitter::Compiled::Find(std::string_view text,
+                                              size_t search,
+                                              pcre2_match_data* match) const {
+  const auto run = [&](uint32_t options) {
+    return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()),
+                       text.size(), search, PCRE2_NO_UTF_CHECK | options, match,
+                       context);
+  };
+  int found = run(0);
+  if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = run(PCRE2_NO_JIT);
+  if (found == PCRE2_ERROR_NOMATCH) return false;
+  if (found >= 0) return true;
+  return absl::InvalidArgumentError(
+      "the model's pre-tokenizer cannot split this text: " +
+      Pcre2Message(found));
+}
+
+absl::Status Splitter::Compiled::Split(
+    std::string_view text, pcre2_match_data* match,
+    std::vector<std::string_view>* pieces) const {
+  const size_t* span = pcre2_get_ovector_pointer(match);
+  size_t cut = 0;     // All before it is in `pieces`.
+  size_t search = 0;  // No match begins before it.
+  const auto cut_at = [&](size_t end) {
+    if (end > cut) pieces->push_back(text.substr(cut, end - cut));
+    cut = end;
+  };
+  while (search < text.size()) {
+    ASSIGN_OR_RETURN(const bool found, Find(text, search, match));
+    if (!found) break;
+    cut_at(span[0]);
+    cut_at(span[1]);
+    search = span[1];
+    if (span[0] == span[1] && search < text.size()) {
+      search += NextUtf8(text.substr(search)).num_bytes;
+    }
+  }
+  cut_at(text.size());
+  return absl::OkStatus();
+}
 
 Splitter::Splitter(std::unique_ptr<const Compiled> compiled)
     : compiled_(std::move(compiled)) {}
@@ -145,39 +193,12 @@ absl::StatusOr<Splitter> Splitter::Create(std::string_view pattern) {
   return Splitter(std::move(compiled));
 }
 
-absl::Status Splitter::Split(std::string_view text,
+absl::Status Splitter::Split(std::span<const std::string_view> texts,
                              std::vector<std::string_view>* pieces) const {
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   const MatchData match(pcre2_match_data_create(1, nullptr));
-  size_t cut = 0;     // All before it is in `pieces`.
-  size_t search = 0;  // No match begins before it.
-  const auto cut_at = [&](size_t end) {
-    if (end > cut) pieces->push_back(text.substr(cut, end - cut));
-    cut = end;
-  };
-  while (search < text.size()) {
-    const auto find = [&](uint32_t options) {
-      return pcre2_match(compiled_->code, subject, text.size(), search,
-                         PCRE2_NO_UTF_CHECK | options, match.get(),
-                         compiled_->context);
-    };
-    int found = find(0);
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = find(PCRE2_NO_JIT);
-    if (found == PCRE2_ERROR_NOMATCH) break;
-    if (found < 0) {
-      return absl::InvalidArgumentError(
-          "the model's pre-tokenizer cannot split this text: " +
-          Pcre2Message(found));
-    }
-    const size_t* span = pcre2_get_ovector_pointer(match.get());
-    cut_at(span[0]);
-    cut_at(span[1]);
-    search = span[1];
-    if (span[0] == span[1] && search < text.size()) {
-      search += NextUtf8(text.substr(search)).num_bytes;
-    }
+  for (const std::string_view text : texts) {
+    RETURN_IF_ERROR(compiled_->Split(text, match.get(), pieces));
   }
-  cut_at(text.size());
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #define BATON_SERVER_TEXT_SPLITTER_H_
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,10 +28,10 @@ class Splitter final {
   Splitter& operator=(Splitter&&) noexcept;
   ~Splitter();
 
-  // Appends the pieces of `text`, none empty; together they are `text`.
-  // INVALID_ARGUMENT when the pattern takes too many steps for it.
-  // REQUIRES: `text` is valid UTF-8.
-  absl::Status Split(std::string_view text,
+  // Appends the pieces of each text, none empty; together they are the texts,
+  // which do not see each other. INVALID_ARGUMENT when the pattern takes too
+  // many steps for one. REQUIRES: the texts are valid UTF-8.
+  absl::Status Split(std::span<const std::string_view> texts,
                      std::vector<std::string_view>* pieces) const;
 
  private:

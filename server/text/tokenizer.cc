@@ -140,9 +140,7 @@ absl::Status Tokenizer::State::EncodePlain(std::string_view text,
   std::vector<std::string_view> smaller_pieces;
   for (const Splitter& splitter : splitters) {
     smaller_pieces.clear();
-    for (const std::string_view piece : pieces) {
-      RETURN_IF_ERROR(splitter.Split(piece, &smaller_pieces));
-    }
+    RETURN_IF_ERROR(splitter.Split(pieces, &smaller_pieces));
     pieces.swap(smaller_pieces);
   }
   for (const std::string_view piece : pieces) bpe.Encode(piece, ids);

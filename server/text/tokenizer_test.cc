@@ -1,9 +1,12 @@
 #include "server/text/tokenizer.h"
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -18,8 +21,6 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Lt;
 
 constexpr uint32_t kNumAddedTokens = 16;  // Ids 0 to 15 of the demo model.
 
@@ -65,7 +66,8 @@ TEST(TokenizerTest, TextNeverBecomesAnAddedTokenUnlessAsked) {
 
 TEST(TokenizerTest, GoldenTextsWithAddedTokensDifferWithoutParsing) {
   const auto tokenizer = LoadDemo();
-  for (const nlohmann::json& one : Golden()["cases"]) {
+  const nlohmann::json cases = Golden()["cases"];
+  for (const nlohmann::json& one : cases) {
     const std::string text = one["text"];
     const auto expected = one["ids"].get<std::vector<uint32_t>>();
     const bool has_added =
@@ -180,6 +182,24 @@ TEST(TokenizerTest, UsesGpt2sPatternWhereByteLevelSplits) {
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   EXPECT_THAT(*(*tokenizer)->Encode("Hello world", true),
               ElementsAre(1520, 1178));
+}
+
+// A step that is quadratic in any of these would take hours.
+TEST(TokenizerTest, LongTextsOfAnyShapeComeBack) {
+  const auto tokenizer = LoadDemo();
+  for (const std::string unit :
+       {"a", " ", "\n", " \n", "1", "!", "\x01", "\u0301", "\u4e16",
+        "\U0001F468\u200D\U0001F469\u200D\U0001F467", "<\uff5cUser",
+        "<\uff5cUser\uff5c>", "ab1! \n"}) {
+    std::string text;
+    while (text.size() < 1 << 19) text.append(unit);
+    text.append("x");
+    for (const bool parse_special : {false, true}) {
+      const auto ids = tokenizer->Encode(text, parse_special);
+      ASSERT_TRUE(ids.ok()) << ids.status();
+      EXPECT_EQ(Decode(*tokenizer, *ids, false) == text, true) << unit;
+    }
+  }
 }
 
 TEST(TokenizerTest, ServesManyThreadsAtOnce) {

@@ -32,10 +32,12 @@ size_t ElementBytes(CacheDtype dtype) {
   return dtype == CacheDtype::kF32 ? sizeof(float) : sizeof(uint16_t);
 }
 
-// One step's rows.
+// The rows of a step that are still being worked on.
 struct StepRows {
-  int num_rows = 0;
   CacheRows cache;
+  MatrixView<float> x;       // [rows, hidden], the residual stream.
+  MatrixView<float> normed;  // [rows, hidden], input of the sub-layer.
+  MatrixView<float> down;    // [rows, q_lora + kv_lora + rope], from normed.
 };
 
 // q_nope . UK of each head, and the rotated q_rope, from x normed.
@@ -44,30 +46,28 @@ struct Queries {
   MatrixView<const float> rope;    // [rows * heads, rope]
 };
 
-// `down` holds the first projection of the rows; its q part is normed here.
 Queries ProjectQueries(const ForwardContext& context, const StepRows& rows,
-                       const AttentionWeights& weights,
-                       MatrixView<const float> normed, MatrixView<float> down) {
+                       const AttentionWeights& weights) {
   const ModelConfig& config = context.model->config;
   DeepSeekV3Workspace& buffers = *context.workspace;
   const int heads = config.num_heads;
   const MatrixView<float> query =
-      Dense(buffers.query.data(), rows.num_rows, config.q_dim());
+      Dense(buffers.query.data(), rows.x.rows, config.q_dim());
   if (config.q_lora_rank > 0) {
-    const MatrixView<float> q_down = Columns(down, 0, config.q_lora_rank);
+    const MatrixView<float> q_down = Columns(rows.down, 0, config.q_lora_rank);
     RmsNorm(*context.cpu, q_down, weights.q_norm.data(), config.rms_norm_eps,
             q_down);
     Linear(*context.cpu, {q_down, &weights.query, query});
   } else {
-    Linear(*context.cpu, {normed, &weights.query, query});
+    Linear(*context.cpu, {rows.normed, &weights.query, query});
   }
   const MatrixView<float> by_head = SplitHeads(query, heads);
   const MatrixView<float> rope =
       Columns(by_head, config.nope_dim, config.rope_dim);
   ApplyRope(*context.cpu, rope, rows.cache.positions, heads,
             context.model->rope_tables());
-  const MatrixView<float> latent = Dense(buffers.q_latent.data(), rows.num_rows,
-                                         heads * config.kv_lora_rank);
+  const MatrixView<float> latent =
+      Dense(buffers.q_latent.data(), rows.x.rows, heads * config.kv_lora_rank);
   buffers.tasks.clear();
   for (int h = 0; h < heads; ++h) {
     buffers.tasks.push_back(
@@ -80,30 +80,33 @@ Queries ProjectQueries(const ForwardContext& context, const StepRows& rows,
   return {SplitHeads(latent, heads), rope};
 }
 
-// Multi-head latent attention, absorbed: scores and sums live in the latent
-// space of the cache. output = MLA(normed).
-void Attend(const ForwardContext& context, const StepRows& rows,
-            const AttentionWeights& weights, const LatentCache& cache,
-            MatrixView<const float> normed, MatrixView<float> output) {
+// down = W normed; its latent and rope key go to the cache.
+void WriteCache(const ForwardContext& context, const StepRows& rows,
+                const AttentionWeights& weights, const LatentCache& cache) {
   const ModelConfig& config = context.model->config;
-  DeepSeekV3Workspace& buffers = *context.workspace;
-  const int latent_dim = config.kv_lora_rank;
-  const MatrixView<float> down =
-      Dense(buffers.down.data(), rows.num_rows, weights.down.out());
-  Linear(*context.cpu, {normed, &weights.down, down});
+  Linear(*context.cpu, {rows.normed, &weights.down, rows.down});
   const MatrixView<float> latent =
-      Columns(down, config.q_lora_rank, latent_dim);
-  const MatrixView<float> rope_key =
-      Columns(down, config.q_lora_rank + latent_dim, config.rope_dim);
+      Columns(rows.down, config.q_lora_rank, config.kv_lora_rank);
+  const MatrixView<float> rope_key = Columns(
+      rows.down, config.q_lora_rank + config.kv_lora_rank, config.rope_dim);
   RmsNorm(*context.cpu, latent, weights.kv_norm.data(), config.rms_norm_eps,
           latent);
   ApplyRope(*context.cpu, rope_key, rows.cache.positions, 1,
             context.model->rope_tables());
   WriteLatentCache(*context.cpu, rows.cache, latent, rope_key, cache);
+}
 
-  const Queries queries = ProjectQueries(context, rows, weights, normed, down);
+// Multi-head latent attention, absorbed: scores and sums live in the latent
+// space of the cache, which holds these rows. output = MLA(normed).
+void Attend(const ForwardContext& context, const StepRows& rows,
+            const AttentionWeights& weights, const LatentCache& cache,
+            MatrixView<float> output) {
+  const ModelConfig& config = context.model->config;
+  DeepSeekV3Workspace& buffers = *context.workspace;
+  const int latent_dim = config.kv_lora_rank;
+  const Queries queries = ProjectQueries(context, rows, weights);
   const MatrixView<float> z =
-      Dense(buffers.z.data(), rows.num_rows, config.num_heads * latent_dim);
+      Dense(buffers.z.data(), rows.x.rows, config.num_heads * latent_dim);
   LatentAttention(*context.cpu,
                   {.rows = rows.cache,
                    .num_heads = config.num_heads,
@@ -112,8 +115,8 @@ void Attend(const ForwardContext& context, const StepRows& rows,
                    .q_rope = queries.rope,
                    .z = SplitHeads(z, config.num_heads)},
                   cache);
-  const MatrixView<float> heads = Dense(buffers.heads.data(), rows.num_rows,
-                                        config.num_heads * config.v_dim);
+  const MatrixView<float> heads =
+      Dense(buffers.heads.data(), rows.x.rows, config.num_heads * config.v_dim);
   buffers.tasks.clear();
   for (int h = 0; h < config.num_heads; ++h) {
     buffers.tasks.push_back({Columns(z, h * latent_dim, latent_dim),
@@ -217,34 +220,54 @@ void MixtureOfExperts(const ForwardContext& context, const MoeWeights& weights,
   CombineExperts(cpu, output, routed, expert_weights, output);
 }
 
-// The rows whose logits are wanted, normed, times the head.
-void ProjectLogits(const ForwardContext& context,
-                   std::span<const int32_t> logits_rows,
-                   MatrixView<const float> residual, MatrixView<float> logits) {
-  const ModelConfig& config = context.model->config;
-  const DeepSeekV3Weights& weights = context.model->weights;
-  if (logits_rows.empty()) return;
-  const MatrixView<float> wanted =
-      Dense(context.workspace->logits_residual.data(),
-            static_cast<int>(logits_rows.size()), config.hidden_size);
-  for (int i = 0; i < wanted.rows; ++i) {
-    std::copy_n(residual.row(logits_rows[i]), residual.cols, wanted.row(i));
-  }
-  RmsNorm(*context.cpu, wanted, weights.norm.data(), config.rms_norm_eps,
-          wanted);
-  Linear(*context.cpu, {wanted, &weights.head, logits});
-}
-
-StepRows PrepareRows(const ForwardBatch& batch, DeepSeekV3Workspace* buffers) {
+// All rows of the step, with their embeddings.
+StepRows EmbedRows(const ForwardContext& context, const ForwardBatch& batch) {
+  const DeepSeekV3Model& model = *context.model;
+  DeepSeekV3Workspace& buffers = *context.workspace;
   const int num_rows = static_cast<int>(batch.token_ids.size());
+  const int hidden = model.config.hidden_size;
+  const StepRows rows = {
+      .cache = {batch.positions,
+                std::span(buffers.block_tables).first(batch.token_ids.size())},
+      .x = Dense(buffers.x.data(), num_rows, hidden),
+      .normed = Dense(buffers.normed.data(), num_rows, hidden),
+      .down = Dense(buffers.down.data(), num_rows,
+                    model.weights.layers[0].attention.down.out())};
   for (const SequenceRows& sequence : batch.sequences) {
     DCHECK(sequence.first_row + sequence.num_rows <= num_rows);
-    std::fill_n(buffers->block_tables.begin() + sequence.first_row,
+    std::fill_n(buffers.block_tables.begin() + sequence.first_row,
                 sequence.num_rows, sequence.block_table);
   }
-  return {num_rows,
-          {batch.positions,
-           std::span(buffers->block_tables.data(), batch.token_ids.size())}};
+  for (int r = 0; r < num_rows; ++r) {
+    DCHECK(batch.token_ids[r] < static_cast<uint32_t>(model.config.vocab_size));
+    model.weights.embedding.CopyRow(static_cast<int>(batch.token_ids[r]),
+                                    rows.x.row(r));
+  }
+  return rows;
+}
+
+MatrixView<float> CopyRows(MatrixView<const float> matrix,
+                           std::span<const int32_t> wanted, float* out) {
+  const MatrixView<float> copy =
+      Dense(out, static_cast<int>(wanted.size()), matrix.cols);
+  for (int i = 0; i < copy.rows; ++i) {
+    std::copy_n(matrix.row(wanted[i]), matrix.cols, copy.row(i));
+  }
+  return copy;
+}
+
+// The wanted rows, in the order wanted.
+StepRows KeepRows(const StepRows& rows, std::span<const int32_t> wanted,
+                  DeepSeekV3Workspace* buffers) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    buffers->kept_positions[i] = rows.cache.positions[wanted[i]];
+    buffers->kept_block_tables[i] = rows.cache.block_tables[wanted[i]];
+  }
+  return {.cache = {std::span(buffers->kept_positions).first(wanted.size()),
+                    std::span(buffers->kept_block_tables).first(wanted.size())},
+          .x = CopyRows(rows.x, wanted, buffers->kept_x.data()),
+          .normed = CopyRows(rows.normed, wanted, buffers->kept_normed.data()),
+          .down = CopyRows(rows.down, wanted, buffers->kept_down.data())};
 }
 
 }  // namespace
@@ -275,11 +298,12 @@ DeepSeekV3Workspace::DeepSeekV3Workspace(const ModelConfig& config,
                                          int max_rows, int max_logits_rows) {
   const size_t rows = max_rows;
   const size_t heads_rows = rows * config.num_heads;
+  const size_t down_cols =
+      config.q_lora_rank + config.kv_lora_rank + config.rope_dim;
   block_tables.resize(rows);
-  residual.resize(rows * config.hidden_size);
+  x.resize(rows * config.hidden_size);
   normed.resize(rows * config.hidden_size);
-  down.resize(rows *
-              (config.q_lora_rank + config.kv_lora_rank + config.rope_dim));
+  down.resize(rows * down_cols);
   query.resize(rows * config.q_dim());
   q_latent.resize(heads_rows * config.kv_lora_rank);
   z.resize(heads_rows * config.kv_lora_rank);
@@ -300,8 +324,12 @@ DeepSeekV3Workspace::DeepSeekV3Workspace(const ModelConfig& config,
     tasks.reserve(std::max(config.num_heads, moe.num_routed + 1));
   }
   gate_up.resize(rows * 2 * mlp_width);
-  logits_residual.resize(static_cast<size_t>(max_logits_rows) *
-                         config.hidden_size);
+  const size_t kept_rows = max_logits_rows;
+  kept_positions.resize(kept_rows);
+  kept_block_tables.resize(kept_rows);
+  kept_x.resize(kept_rows * config.hidden_size);
+  kept_normed.resize(kept_rows * config.hidden_size);
+  kept_down.resize(kept_rows * down_cols);
 }
 
 size_t LatentLayerBytes(const ModelConfig& config, CacheDtype dtype) {
@@ -314,34 +342,32 @@ void Forward(const ForwardContext& context, const ForwardBatch& batch,
   const CpuContext& cpu = *context.cpu;
   const ModelConfig& config = context.model->config;
   const DeepSeekV3Weights& weights = context.model->weights;
-  DeepSeekV3Workspace& buffers = *context.workspace;
-  const StepRows rows = PrepareRows(batch, &buffers);
-  const auto matrix = [&](std::vector<float>& buffer) {
-    return Dense(buffer.data(), rows.num_rows, config.hidden_size);
-  };
-  const MatrixView<float> x = matrix(buffers.residual);
-  const MatrixView<float> normed = matrix(buffers.normed);
-  const MatrixView<float> y = matrix(buffers.output);
-
-  for (int r = 0; r < rows.num_rows; ++r) {
-    DCHECK(batch.token_ids[r] < static_cast<uint32_t>(config.vocab_size));
-    weights.embedding.CopyRow(static_cast<int>(batch.token_ids[r]), x.row(r));
-  }
+  StepRows rows = EmbedRows(context, batch);
   LatentCache cache = context.cache;
   for (const LayerWeights& layer : weights.layers) {
-    RmsNorm(cpu, x, layer.attention_norm.data(), config.rms_norm_eps, normed);
-    Attend(context, rows, layer.attention, cache, normed, y);
-    AddInPlace(cpu, x, y);
-    RmsNorm(cpu, x, layer.mlp_norm.data(), config.rms_norm_eps, normed);
-    if (layer.moe.experts.empty()) {
-      DenseMlp(context, layer.dense, normed, y);
-    } else {
-      MixtureOfExperts(context, layer.moe, normed, y);
+    RmsNorm(cpu, rows.x, layer.attention_norm.data(), config.rms_norm_eps,
+            rows.normed);
+    WriteCache(context, rows, layer.attention, cache);
+    // Nothing reads the last layer's output of the other rows.
+    if (&layer == &weights.layers.back()) {
+      rows = KeepRows(rows, batch.logits_rows, context.workspace);
     }
-    AddInPlace(cpu, x, y);
+    const MatrixView<float> y =
+        Dense(context.workspace->output.data(), rows.x.rows, rows.x.cols);
+    Attend(context, rows, layer.attention, cache, y);
+    AddInPlace(cpu, rows.x, y);
+    RmsNorm(cpu, rows.x, layer.mlp_norm.data(), config.rms_norm_eps,
+            rows.normed);
+    if (layer.moe.experts.empty()) {
+      DenseMlp(context, layer.dense, rows.normed, y);
+    } else {
+      MixtureOfExperts(context, layer.moe, rows.normed, y);
+    }
+    AddInPlace(cpu, rows.x, y);
     cache.layer_offset_bytes += LatentLayerBytes(config, cache.dtype);
   }
-  ProjectLogits(context, batch.logits_rows, x, logits);
+  RmsNorm(cpu, rows.x, weights.norm.data(), config.rms_norm_eps, rows.normed);
+  Linear(cpu, {rows.normed, &weights.head, logits});
 }
 
 }  // namespace baton

@@ -41,7 +41,7 @@ struct DeepSeekV3Workspace {
                       int max_logits_rows);
 
   std::vector<const uint32_t*> block_tables;  // Of each row.
-  std::vector<float> residual;                // [rows, hidden]
+  std::vector<float> x;                       // [rows, hidden], the residual.
   std::vector<float> normed;                  // [rows, hidden]
   std::vector<float> down;                    // [rows, q_lora + kv_lora + rope]
   std::vector<float> query;                   // [rows, heads * (nope + rope)]
@@ -49,14 +49,19 @@ struct DeepSeekV3Workspace {
   std::vector<float> z;                       // [rows * heads, kv_lora]
   std::vector<float> heads;                   // [rows, heads * v]
   std::vector<float> output;                  // [rows, hidden], of a sub-layer.
-  std::vector<float> gate_up;          // [rows, 2 * width], dense or shared.
-  std::vector<float> router_logits;    // [rows, experts]
-  std::vector<int32_t> experts;        // [rows, top_k]
-  std::vector<float> expert_weights;   // [rows, top_k]
-  std::vector<float> expert_gate_up;   // [rows * top_k, 2 * width]
-  std::vector<float> routed;           // [rows * top_k, hidden]
-  std::vector<float> logits_residual;  // [logits rows, hidden]
-  std::vector<LinearTask> tasks;       // Heads, or experts and the shared one.
+  std::vector<float> gate_up;         // [rows, 2 * width], dense or shared.
+  std::vector<float> router_logits;   // [rows, experts]
+  std::vector<int32_t> experts;       // [rows, top_k]
+  std::vector<float> expert_weights;  // [rows, top_k]
+  std::vector<float> expert_gate_up;  // [rows * top_k, 2 * width]
+  std::vector<float> routed;          // [rows * top_k, hidden]
+  // The same of the rows whose logits are wanted, in the last layer.
+  std::vector<int32_t> kept_positions;
+  std::vector<const uint32_t*> kept_block_tables;
+  std::vector<float> kept_x;
+  std::vector<float> kept_normed;
+  std::vector<float> kept_down;
+  std::vector<LinearTask> tasks;  // Heads, or experts and the shared one.
 };
 
 // What a forward pass works with; borrowed.

@@ -58,11 +58,6 @@ LLMEngine::LLMEngine(const EngineOptions& options,
       scheduler_(options, &kv_),
       worker_(options, MakeDevice(environment, &inbox_), kDepth,
               environment.pool->num_blocks()) {
-  if (limits_.context_limited_by_pool) {
-    LOG(WARNING) << "context " << limits_.max_context_tokens << " of "
-                 << model_.max_context_tokens
-                 << " tokens: the KV pool holds no more";
-  }
   UpdateLoad();
 }
 

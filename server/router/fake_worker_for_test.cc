@@ -1,5 +1,7 @@
 #include "server/router/fake_worker_for_test.h"
 
+#include <grpc/grpc.h>
+
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
@@ -80,6 +82,9 @@ void SendFinished(FakeDecodeStream* stream, v1::WorkerFinishReason reason,
 
 FakeWorker::FakeWorker(v1::GetWorkerInfoResponse info)
     : role_(info.role()), info_(std::move(info)) {
+  // Once for the process: taking gRPC's state down may wait 10 s for a poller.
+  static const bool kept = (grpc_init(), true);
+  CHECK(kept);
   EnableHealthAndReflection();
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),

@@ -210,12 +210,12 @@ GenerationActions Generation::OnTokens(const v1::TokenChunk& tokens,
     finished_.mutable_timing()->set_ttft_seconds(
         Seconds(now - options_.arrival));
   }
-  GenerationActions actions = {.send_chunk = chunk_.token_ids_size() > 0};
+  GenerationActions actions;
   if (stream_.met_stop_string()) {
+    actions = EndCalls();
     Finish(absl::OkStatus(), now, &actions);
-    actions.end_decode = true;
-    actions.end_prefill = prefill_open_;
   }
+  actions.send_chunk = chunk_.token_ids_size() > 0;
   return actions;
 }
 
@@ -293,10 +293,13 @@ void Generation::FlushText(GenerationActions* actions) {
   actions->send_chunk |= chunk_.token_ids_size() > 0 || !chunk_.text().empty();
 }
 
+GenerationActions Generation::EndCalls() const {
+  return {.end_prefill = prefill_open_,
+          .end_decode = phase_ == GenerationPhase::kDecoding};
+}
+
 GenerationActions Generation::Fail(absl::Status status, absl::Time now) {
-  GenerationActions actions = {
-      .end_prefill = prefill_open_,
-      .end_decode = phase_ == GenerationPhase::kDecoding};
+  GenerationActions actions = EndCalls();
   Finish(std::move(status), now, &actions);
   return actions;
 }

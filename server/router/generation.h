@@ -149,6 +149,8 @@ class Generation final {
   GenerationActions OnAttemptFailed(WorkerId worker, const absl::Status& status,
                                     absl::Time now);
   void FlushText(GenerationActions* actions);
+  // The current attempt's calls, those that have begun and not ended.
+  GenerationActions EndCalls() const;
   GenerationActions Fail(absl::Status status, absl::Time now);
   void Finish(absl::Status status, absl::Time now, GenerationActions* actions);
 

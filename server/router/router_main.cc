@@ -1,4 +1,5 @@
 // baton-router: the front door. Text in, text and token ids out.
+#include <grpc/grpc.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -154,6 +155,9 @@ int Main(int argc, char** argv) {
                                         [&o] { return Validate(o); })) {
     return *code;
   }
+  // gRPC's state lives as long as the process: taking it down may wait 10 s for
+  // a poller that has nothing to poll.
+  grpc_init();
   const absl::StatusOr<int> code = Run(o, flags);
   if (code.ok()) return *code;
   LOG(ERROR) << code.status().message();

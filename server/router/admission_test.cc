@@ -1,0 +1,136 @@
+#include "server/router/admission.h"
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "server/edge/grpc_status.h"
+
+namespace baton {
+namespace {
+
+AdmissionTicket Ticket(uint64_t number) { return AdmissionTicket(number); }
+
+class AdmissionTest : public ::testing::Test {
+ protected:
+  absl::Status Enter(Admission* admission, uint64_t number,
+                     const std::string& client_request_id = "") {
+    return admission->Enter(Ticket(number), client_request_id,
+                            [this, number] { started_.push_back(number); });
+  }
+  std::vector<uint64_t> started_;
+};
+
+TEST_F(AdmissionTest, StartsUpToTheBoundAndTheRestInOrder) {
+  Admission admission({.max_concurrent_requests = 2, .max_queued_requests = 3});
+  for (uint64_t i = 1; i <= 5; ++i) EXPECT_TRUE(Enter(&admission, i).ok());
+  EXPECT_EQ(started_, (std::vector<uint64_t>{1, 2}));
+  EXPECT_EQ(admission.num_running(), 2u);
+  EXPECT_EQ(admission.num_waiting(), 3u);
+  admission.Leave(Ticket(2));
+  admission.Leave(Ticket(4));  // Gives up waiting.
+  admission.Leave(Ticket(1));
+  EXPECT_EQ(started_, (std::vector<uint64_t>{1, 2, 3, 5}));
+  admission.Leave(Ticket(3));
+  admission.Leave(Ticket(5));
+  EXPECT_EQ(admission.num_running(), 0u);
+  EXPECT_EQ(admission.num_waiting(), 0u);
+}
+
+TEST_F(AdmissionTest, RefusesOneMoreThanTheBound) {
+  Admission admission({.max_concurrent_requests = 1, .max_queued_requests = 1});
+  EXPECT_TRUE(Enter(&admission, 1).ok());
+  EXPECT_TRUE(Enter(&admission, 2).ok());
+  const absl::Status refused = Enter(&admission, 3);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused));
+  EXPECT_TRUE(RetryDelay(refused).has_value());
+  admission.Leave(Ticket(1));
+  EXPECT_TRUE(Enter(&admission, 4).ok());
+}
+
+TEST_F(AdmissionTest, RefusesEverythingThatWouldWaitWithoutAQueue) {
+  Admission admission({.max_concurrent_requests = 1, .max_queued_requests = 0});
+  EXPECT_TRUE(Enter(&admission, 1).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(Enter(&admission, 2)));
+}
+
+TEST_F(AdmissionTest, KeepsAClientsIdWhileItsRequestLives) {
+  Admission admission({.max_concurrent_requests = 1, .max_queued_requests = 9});
+  EXPECT_TRUE(Enter(&admission, 1, "a").ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(Enter(&admission, 2, "a")));
+  EXPECT_TRUE(Enter(&admission, 3, "b").ok()) << "waits";
+  EXPECT_TRUE(absl::IsAlreadyExists(Enter(&admission, 4, "b")));
+  EXPECT_TRUE(Enter(&admission, 5).ok());
+  EXPECT_TRUE(Enter(&admission, 6).ok()) << "no id is no id";
+  admission.Leave(Ticket(3));
+  EXPECT_TRUE(Enter(&admission, 7, "b").ok());
+  admission.Leave(Ticket(1));
+  EXPECT_TRUE(Enter(&admission, 8, "a").ok());
+}
+
+TEST_F(AdmissionTest, DoesNotNestRequestsThatEndAtOnce) {
+  constexpr uint64_t kRequests = 100'000;
+  Admission admission(
+      {.max_concurrent_requests = 1, .max_queued_requests = kRequests});
+  uint64_t num_started = 0;
+  ASSERT_TRUE(Enter(&admission, 0).ok());
+  for (uint64_t i = 1; i <= kRequests; ++i) {
+    ASSERT_TRUE(admission
+                    .Enter(Ticket(i), "",
+                           [&admission, &num_started, i] {
+                             ++num_started;
+                             admission.Leave(Ticket(i));
+                           })
+                    .ok());
+  }
+  admission.Leave(Ticket(0));
+  EXPECT_EQ(num_started, kRequests);
+  EXPECT_EQ(admission.num_running(), 0u);
+}
+
+TEST_F(AdmissionTest, KeepsTheBoundWithManyThreads) {
+  constexpr int kThreads = 4;
+  constexpr int kRounds = 500;
+  Admission admission(
+      {.max_concurrent_requests = 3, .max_queued_requests = 1000});
+  std::atomic<int> running = 0;
+  std::atomic<int> most = 0;
+  std::atomic<int> num_started = 0;
+  std::atomic<uint64_t> counter = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kRounds; ++i) {
+        std::atomic<bool> started = false;
+        const AdmissionTicket ticket(++counter);
+        ASSERT_TRUE(admission
+                        .Enter(ticket, "",
+                               [&] {
+                                 const int now = ++running;
+                                 int seen = most.load();
+                                 while (
+                                     seen < now &&
+                                     !most.compare_exchange_weak(seen, now)) {
+                                 }
+                                 ++num_started;
+                                 started.store(true);
+                                 started.notify_one();
+                               })
+                        .ok());
+        started.wait(false);
+        --running;
+        admission.Leave(ticket);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(num_started, kThreads * kRounds);
+  EXPECT_LE(most, 3);
+  EXPECT_EQ(admission.num_running(), 0u);
+  EXPECT_EQ(admission.num_waiting(), 0u);
+}
+
+}  // namespace
+}  // namespace baton

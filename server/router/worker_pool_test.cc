@@ -1,0 +1,259 @@
+#include "server/router/worker_pool.h"
+
+#include <array>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "server/edge/grpc_status.h"
+
+namespace baton {
+namespace {
+
+using enum WorkerState;
+using v1::WORKER_ROLE_DECODE;
+using v1::WORKER_ROLE_PREFILL;
+using v1::WORKER_ROLE_UNIFIED;
+
+TEST(WorkerStateTest, MovesOnlyAlongTheTable) {
+  const std::set<std::pair<WorkerState, WorkerState>> illegal = {
+      {kUnknown, kUnknown},   {kReady, kUnknown},    {kSuspect, kUnknown},
+      {kUnhealthy, kUnknown}, {kRefused, kUnknown},  {kUnknown, kSuspect},
+      {kRefused, kSuspect},   {kUnhealthy, kSuspect}};
+  for (int from = 0; from < kNumWorkerStates; ++from) {
+    for (int to = 0; to < kNumWorkerStates; ++to) {
+      const std::pair edge(static_cast<WorkerState>(from),
+                           static_cast<WorkerState>(to));
+      EXPECT_EQ(IsLegalTransition(edge.first, edge.second),
+                !illegal.contains(edge))
+          << WorkerStateName(edge.first) << " to "
+          << WorkerStateName(edge.second);
+    }
+  }
+}
+
+TEST(WorkerStateTest, HasANameForEachState) {
+  std::set<std::string_view> names;
+  for (int i = 0; i < kNumWorkerStates; ++i) {
+    names.insert(WorkerStateName(static_cast<WorkerState>(i)));
+  }
+  EXPECT_EQ(names.size(), size_t{kNumWorkerStates});
+}
+
+WorkerPool MakePool(std::vector<v1::WorkerRole> roles) {
+  WorkerPool::Options options = {
+      .workers = {}, .text_hash = "text", .vocab_size = 100, .make_policy = [] {
+        return MakeRoutingPolicy("least_loaded");
+      }};
+  for (size_t i = 0; i < roles.size(); ++i) {
+    options.workers.push_back({"host:" + std::to_string(i), roles[i]});
+  }
+  return WorkerPool(std::move(options));
+}
+
+v1::GetWorkerInfoResponse Info(v1::WorkerRole role) {
+  v1::GetWorkerInfoResponse info;
+  info.set_role(role);
+  info.set_text_hash("text");
+  info.set_fingerprint("f");
+  info.set_vocab_size(100);
+  info.set_max_context_tokens(1000);
+  info.set_incarnation(1);
+  return info;
+}
+
+v1::GetLoadResponse Load(uint32_t running, uint32_t waiting = 0) {
+  v1::GetLoadResponse load;
+  load.set_running_requests(running);
+  load.set_waiting_requests(waiting);
+  return load;
+}
+
+WorkerId Id(uint32_t id) { return WorkerId(id); }
+
+TEST(WorkerPoolTest, IsReadyWithAPairOrAUnifiedWorker) {
+  WorkerPool pool =
+      MakePool({WORKER_ROLE_PREFILL, WORKER_ROLE_DECODE, WORKER_ROLE_UNIFIED});
+  const absl::Status nobody = pool.Served().status();
+  EXPECT_TRUE(absl::IsUnavailable(nobody));
+  EXPECT_TRUE(RetryDelay(nobody).has_value());
+  EXPECT_TRUE(absl::IsUnavailable(pool.FindRoute({}).status()));
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_PREFILL), Load(0));
+  EXPECT_FALSE(pool.Served().ok()) << "a prefill worker alone";
+  pool.OnProbe(Id(1), Info(WORKER_ROLE_DECODE), Load(0));
+  EXPECT_TRUE(pool.Served().ok());
+  pool.OnProbeFailed(Id(0), absl::UnavailableError(""));
+  EXPECT_FALSE(pool.Served().ok());
+  pool.OnProbe(Id(2), Info(WORKER_ROLE_UNIFIED), Load(0));
+  EXPECT_TRUE(pool.Served().ok());
+  EXPECT_EQ(pool.FindRoute({})->prefill, std::nullopt);
+}
+
+TEST(WorkerPoolTest, WaitsUntilSomebodyCanServe) {
+  WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED});
+  std::thread prober([&pool] {
+    pool.OnProbeFailed(Id(0), absl::UnavailableError(""));
+    pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
+  });
+  pool.WaitUntilReady();
+  EXPECT_EQ(pool.state(Id(0)), kReady);
+  prober.join();
+}
+
+TEST(WorkerPoolTest, RefusesAWorkerThatDoesNotFit) {
+  using Edit = void (*)(v1::GetWorkerInfoResponse*);
+  const Edit edits[] = {
+      [](v1::GetWorkerInfoResponse* info) { info->set_text_hash("other"); },
+      [](v1::GetWorkerInfoResponse* info) { info->set_fingerprint("other"); },
+      [](v1::GetWorkerInfoResponse* info) { info->set_vocab_size(101); },
+      [](v1::GetWorkerInfoResponse* info) {
+        info->set_role(WORKER_ROLE_UNIFIED);
+      },
+  };
+  for (const Edit edit : edits) {
+    WorkerPool pool = MakePool({WORKER_ROLE_PREFILL, WORKER_ROLE_DECODE});
+    pool.OnProbe(Id(0), Info(WORKER_ROLE_PREFILL), Load(0));
+    v1::GetWorkerInfoResponse info = Info(WORKER_ROLE_DECODE);
+    edit(&info);
+    pool.OnProbe(Id(1), info, Load(0));
+    EXPECT_EQ(pool.state(Id(1)), kRefused) << info.ShortDebugString();
+    EXPECT_EQ(pool.state(Id(0)), kReady);
+    pool.OnProbe(Id(1), Info(WORKER_ROLE_DECODE), Load(0));
+    EXPECT_EQ(pool.state(Id(1)), kReady) << "another process answers now";
+  }
+}
+
+TEST(WorkerPoolTest, NamesBothValuesOfARefusalOnce) {
+  WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED});
+  v1::GetWorkerInfoResponse info = Info(WORKER_ROLE_UNIFIED);
+  info.set_text_hash("theirs");
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) pool.OnProbe(Id(0), info, Load(0));
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string line =
+      "worker host:0 refused: text_hash theirs differs from text";
+  EXPECT_NE(log.find(line), std::string::npos) << log;
+  EXPECT_EQ(log.find(line), log.rfind(line)) << log;
+}
+
+TEST(WorkerPoolTest, TakesANewFingerprintWhenNobodyServesTheOldOne) {
+  WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED});
+  v1::GetWorkerInfoResponse next = Info(WORKER_ROLE_UNIFIED);
+  next.set_fingerprint("g");
+  next.set_incarnation(2);
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
+  pool.OnProbe(Id(1), next, Load(0));
+  EXPECT_EQ(pool.state(Id(1)), kRefused);
+  pool.OnProbeFailed(Id(0), absl::UnavailableError(""));
+  pool.OnProbe(Id(1), next, Load(0));
+  EXPECT_EQ(pool.state(Id(1)), kReady);
+  EXPECT_EQ(pool.Served()->fingerprint, "g");
+  pool.OnProbe(Id(0), next, Load(0));
+  EXPECT_EQ(pool.state(Id(0)), kReady);
+}
+
+TEST(WorkerPoolTest, ServesTheSmallestContext) {
+  WorkerPool pool = MakePool({WORKER_ROLE_PREFILL, WORKER_ROLE_DECODE});
+  v1::GetWorkerInfoResponse small = Info(WORKER_ROLE_DECODE);
+  small.set_max_context_tokens(10);
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_PREFILL), Load(0));
+  pool.OnProbe(Id(1), small, Load(0));
+  EXPECT_EQ(pool.Served()->max_context_tokens, 10u);
+}
+
+TEST(WorkerPoolTest, CountsRequestsAtBothWorkersUntilTheyEnd) {
+  WorkerPool pool =
+      MakePool({WORKER_ROLE_PREFILL, WORKER_ROLE_DECODE, WORKER_ROLE_DECODE});
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_PREFILL), Load(0));
+  pool.OnProbe(Id(1), Info(WORKER_ROLE_DECODE), Load(5, 5));
+  pool.OnProbe(Id(2), Info(WORKER_ROLE_DECODE), Load(8));
+  for (int i = 0; i < 2; ++i) {
+    const Route route = *pool.FindRoute({});
+    EXPECT_EQ(route.prefill, Id(0));
+    EXPECT_EQ(route.decode, Id(2));
+    EXPECT_EQ(route.fingerprint, "f");
+  }
+  EXPECT_EQ(pool.num_in_flight(), 4);
+  // 10 each now: turns decide.
+  const WorkerId third = pool.FindRoute({})->decode;
+  const WorkerId fourth = pool.FindRoute({})->decode;
+  EXPECT_NE(third, fourth);
+  pool.OnRequestEnded(Id(2), Load(0));
+  EXPECT_EQ(pool.FindRoute({})->decode, Id(2));
+  EXPECT_EQ(pool.num_in_flight(), 9);
+}
+
+TEST(WorkerPoolTest, AvoidsWorkersOnlyWhereThereAreOthers) {
+  WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED});
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
+  pool.OnProbe(Id(1), Info(WORKER_ROLE_UNIFIED), Load(50));
+  const std::array one = {Id(0)};
+  const std::array both = {Id(0), Id(1)};
+  EXPECT_EQ(pool.FindRoute(one)->decode, Id(1));
+  EXPECT_EQ(pool.FindRoute(both)->decode, Id(0));
+}
+
+TEST(WorkerPoolTest, TakesASuspectOnlyAsTheLastChoice) {
+  WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED});
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
+  pool.OnProbe(Id(1), Info(WORKER_ROLE_UNIFIED), Load(50));
+  pool.OnSuspect(Id(0));
+  EXPECT_EQ(pool.state(Id(0)), kSuspect);
+  const std::array failed = {Id(1)};
+  EXPECT_EQ(pool.FindRoute({})->decode, Id(1));
+  EXPECT_EQ(pool.FindRoute(failed)->decode, Id(1)) << "ready, if avoided";
+  pool.OnProbeFailed(Id(1), absl::UnavailableError(""));
+  EXPECT_EQ(pool.FindRoute({})->decode, Id(0));
+  pool.OnSuspect(Id(1));
+  EXPECT_EQ(pool.state(Id(1)), kUnhealthy) << "known to be worse";
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
+  EXPECT_EQ(pool.state(Id(0)), kReady);
+}
+
+TEST(WorkerPoolTest, PrefersAGoodUnifiedWorkerToASuspectPair) {
+  WorkerPool pool =
+      MakePool({WORKER_ROLE_PREFILL, WORKER_ROLE_DECODE, WORKER_ROLE_UNIFIED});
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_PREFILL), Load(0));
+  pool.OnProbe(Id(1), Info(WORKER_ROLE_DECODE), Load(0));
+  pool.OnProbe(Id(2), Info(WORKER_ROLE_UNIFIED), Load(0));
+  EXPECT_EQ(pool.FindRoute({})->prefill, Id(0)) << "equals: the pair";
+  pool.OnSuspect(Id(1));
+  EXPECT_EQ(pool.FindRoute({})->decode, Id(2));
+}
+
+TEST(WorkerPoolTest, CountsWorkersByState) {
+  WorkerPool pool =
+      MakePool({WORKER_ROLE_PREFILL, WORKER_ROLE_DECODE, WORKER_ROLE_UNIFIED});
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_PREFILL), Load(0));
+  pool.OnProbeFailed(Id(1), absl::UnavailableError(""));
+  std::array<int, kNumWorkerStates> expected = {};
+  expected[static_cast<int>(kReady)] = 1;
+  expected[static_cast<int>(kUnhealthy)] = 1;
+  expected[static_cast<int>(kUnknown)] = 1;
+  EXPECT_EQ(pool.CountStates(), expected);
+}
+
+TEST(WorkerPoolTest, TakesReportsFromManyThreads) {
+  WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED});
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
+  pool.OnProbe(Id(1), Info(WORKER_ROLE_UNIFIED), Load(0));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&pool, t] {
+      for (int i = 0; i < 500; ++i) {
+        const absl::StatusOr<Route> route = pool.FindRoute({});
+        if (i % 7 == t) pool.OnSuspect(route->decode);
+        pool.OnProbe(Id(i % 2), Info(WORKER_ROLE_UNIFIED), Load(i));
+        pool.OnRequestEnded(route->decode, Load(i));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(pool.num_in_flight(), 0);
+}
+
+}  // namespace
+}  // namespace baton

@@ -219,8 +219,11 @@ absl::Status KvImporter::Prepare(Import* import) {
   import->token = random_();
   if (import->remote != nullptr) return absl::OkStatus();
   if (!transport_->sends_blocks()) {
+    if (handle.host_id == transport_->host_id()) {
+      return absl::UnavailableError("the exporter's memory cannot be mapped");
+    }
     return absl::FailedPreconditionError(
-        "the exporter's memory cannot be mapped, and nothing else is allowed");
+        "the exporter is not on this host, and only mapping is allowed");
   }
   // Tags are never reused, so a late block of another import matches nothing.
   import->first_tag = next_tag_;

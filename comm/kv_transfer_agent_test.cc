@@ -510,12 +510,14 @@ TEST(KvTransferModesTest, WithoutMappingAndWithoutSendsNothingMoves) {
                    &clock);
   KvTransferSide d(network.CreateEndpoint("d", {.sends_blocks = false}), 4, 64,
                    &clock);
-  d.agent().StartImport(kImport,
-                        p.agent().StartExport(kExport, {BlockId(0)}, 64), 0,
-                        {BlockId(1)});
+  KvHandle handle = p.agent().StartExport(kExport, {BlockId(0)}, 64);
+  d.agent().StartImport(ImportId(1), handle, 0, {BlockId(1)});
+  handle.host_id = "another host";
+  d.agent().StartImport(ImportId(2), handle, 0, {BlockId(1)});
   d.agent().Poll();
-  ASSERT_TRUE(d.imports().contains(kImport));
-  EXPECT_TRUE(absl::IsFailedPrecondition(d.imports().at(kImport).status));
+  ASSERT_EQ(d.imports().size(), 2u);
+  EXPECT_TRUE(absl::IsUnavailable(d.imports().at(ImportId(1)).status));
+  EXPECT_TRUE(absl::IsFailedPrecondition(d.imports().at(ImportId(2)).status));
 }
 
 }  // namespace

@@ -3,22 +3,30 @@
 #ifndef BATON_COMM_UCX_TRANSPORT_H_
 #define BATON_COMM_UCX_TRANSPORT_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "comm/transport.h"
 
 namespace baton {
+
+class UcxMapping;
+class UcxMessenger;
+class UcxSharedMemory;
 
 enum class UcxMode {
   kAuto,  // Map where possible, else tcp.
   kShm,   // Map, or fail.
   kTcp,   // Never map.
 };
-
-// "auto", "shm" or "tcp"; INVALID_ARGUMENT otherwise.
-absl::StatusOr<UcxMode> ParseUcxMode(std::string_view text);
 
 struct UcxTransportOptions {
   UcxMode mode = UcxMode::kAuto;
@@ -37,10 +45,10 @@ class UcxTransport final : public Transport {
   ~UcxTransport() override;
 
   absl::StatusOr<std::byte*> AllocateRegion(size_t bytes) override;
-  const std::string& address() const override;
-  const std::string& host_id() const override;
-  const std::string& remote_key() const override;
-  bool sends_blocks() const override;
+  const std::string& address() const override { return address_; }
+  const std::string& host_id() const override { return host_id_; }
+  const std::string& remote_key() const override { return remote_key_; }
+  bool sends_blocks() const override { return mode_ != UcxMode::kShm; }
 
   absl::StatusOr<PeerId> Connect(std::string_view address) override;
   const std::byte* MapRemote(PeerId peer, const RemoteRegion& region) override;
@@ -55,9 +63,26 @@ class UcxTransport final : public Transport {
   void Wake() override;
 
  private:
-  class Core;
-  explicit UcxTransport(std::unique_ptr<Core> core);
-  std::unique_ptr<Core> core_;
+  // How a connected peer's region is reached.
+  struct PeerMemory {
+    std::string shared_address;  // Empty: not at all.
+    std::unique_ptr<UcxMapping> mapping;
+    bool unmappable = false;  // Found out and logged.
+  };
+
+  UcxTransport(UcxMode mode, std::unique_ptr<UcxSharedMemory> shared,
+               std::unique_ptr<UcxMessenger> messenger);
+  void Map(PeerId peer, const RemoteRegion& region, PeerMemory* memory);
+
+  const UcxMode mode_;
+  const std::string host_id_;
+  const std::unique_ptr<UcxSharedMemory> shared_;  // Null with kTcp.
+  std::span<std::byte> private_region_;            // With kTcp.
+  std::unique_ptr<UcxMessenger> messenger_;
+  const std::string address_;
+  std::string remote_key_;
+
+  absl::flat_hash_map<PeerId, PeerMemory> peer_memory_;
 };
 
 }  // namespace baton

@@ -1,0 +1,61 @@
+// The demo model behind one engine, or behind a prefill and a decode engine
+// joined by a real transport, driven from one thread: requests in, tokens out.
+#ifndef BATON_TESTS_INVARIANCE_TOKEN_MACHINE_H_
+#define BATON_TESTS_INVARIANCE_TOKEN_MACHINE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/generation_request.h"
+#include "kernels/cpu_context.h"
+#include "kernels/latent_attention.h"
+
+namespace baton {
+
+enum class PoolSplit { kUnified, kSharedMemory, kTcp };
+
+// One way to compute the same tokens. All but `cache` must not change a bit.
+struct MachineConfig {
+  PoolSplit split = PoolSplit::kUnified;
+  uint32_t max_chunk_tokens = 512;
+  uint32_t max_running_requests = 1;
+  bool preempt_before_every_token = false;
+  VectorIsa isa = VectorIsa::kArray;
+  int threads = 1;
+  CacheDtype cache = CacheDtype::kF32;
+
+  std::string ToString() const;
+};
+
+struct GeneratedSequence {
+  std::vector<uint32_t> token_ids;
+  std::vector<uint32_t> logprob_bits;
+
+  friend bool operator==(const GeneratedSequence&,
+                         const GeneratedSequence&) = default;
+};
+
+struct MachineResult {
+  std::vector<GeneratedSequence> sequences;  // In the order of the requests.
+  // Pairs of (request, generated index) before which the request was preempted.
+  uint32_t num_preempted_indices = 0;
+};
+
+// Runs all requests to their end. `model_folder` is a Hugging Face folder. Dies
+// on any error: a request that fails, a token out of order, a block not freed.
+MachineResult RunRequests(const std::string& model_folder,
+                          const MachineConfig& config,
+                          const std::vector<GenerationRequest>& requests);
+
+// `count` different requests, the same ones on every machine: prompts of 1 to
+// 200 ids, greedy and seeded sampling with all truncations, 4 to 12 tokens
+// each.
+std::vector<GenerationRequest> MixedRequests(int count, uint32_t vocab_size);
+
+// FNV-1a (64 bits) over tokens and log-probability bits.
+uint64_t Digest(const std::vector<GeneratedSequence>& sequences);
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_INVARIANCE_TOKEN_MACHINE_H_

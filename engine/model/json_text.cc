@@ -56,28 +56,39 @@ size_t CountPairs(const nlohmann::json& value) {
   return pairs;
 }
 
-// The first key that an object repeats, found by parsing again; slow.
-std::string FindRepeatedKey(std::string_view text) {
+// Sees every key as it is parsed and keeps the first that an object repeats.
+class RepeatedKeyFinder {
+ public:
   using Event = nlohmann::json::parse_event_t;
-  std::vector<std::set<std::string>> open_objects;
-  std::string repeated;
-  const auto callback = [&](int, Event event, nlohmann::json& parsed) {
+
+  void See(Event event, const nlohmann::json& parsed) {
     if (event == Event::object_start) {
-      open_objects.emplace_back();
+      open_objects_.emplace_back();
     } else if (event == Event::object_end) {
-      open_objects.pop_back();
-    } else if (event == Event::key) {
+      open_objects_.pop_back();
+    } else if (event == Event::key && repeated_.empty()) {
       const auto& key = parsed.get_ref<const std::string&>();
-      if (!open_objects.back().insert(key).second && repeated.empty()) {
-        repeated = key;
-      }
+      if (!open_objects_.back().insert(key).second) repeated_ = key;
     }
-    return true;
-  };
-  [[maybe_unused]] const nlohmann::json value =
-      nlohmann::json::parse(text.begin(), text.end(), callback,
-                            /*allow_exceptions=*/false);
-  return repeated;
+  }
+  const std::string& repeated() const { return repeated_; }
+
+ private:
+  std::vector<std::set<std::string>> open_objects_;
+  std::string repeated_;
+};
+
+// Parses again, slowly.
+std::string FindRepeatedKey(std::string_view text) {
+  RepeatedKeyFinder finder;
+  [[maybe_unused]] const nlohmann::json value = nlohmann::json::parse(
+      text.begin(), text.end(),
+      [&finder](int, RepeatedKeyFinder::Event event, nlohmann::json& parsed) {
+        finder.See(event, parsed);
+        return true;
+      },
+      /*allow_exceptions=*/false);
+  return finder.repeated();
 }
 
 // Closes on every way out.

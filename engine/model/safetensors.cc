@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
@@ -130,14 +131,34 @@ absl::StatusOr<Tensor> ReadTensor(const nlohmann::json& entry,
   return tensor;
 }
 
-absl::Status CheckMetadata(const nlohmann::json& metadata) {
-  const bool strings = metadata.is_object() &&
-                       std::ranges::all_of(metadata, [](const auto& value) {
-                         return value.is_string();
-                       });
-  return strings ? absl::OkStatus()
-                 : absl::InvalidArgumentError(
-                       "__metadata__ is not an object of strings");
+bool IsGoodMetadata(const nlohmann::json& metadata) {
+  return metadata.is_object() &&
+         std::ranges::all_of(
+             metadata, [](const auto& value) { return value.is_string(); });
+}
+
+absl::StatusOr<std::vector<Tensor>> ReadHeader(const nlohmann::json& header,
+                                               std::span<const std::byte> data,
+                                               const std::string& file) {
+  const char* const metadata_key = "__metadata__";
+  if (!header.is_object()) return Malformed(file, "header is not an object");
+  const nlohmann::json* metadata = Member(header, metadata_key);
+  if (metadata != nullptr && !IsGoodMetadata(*metadata)) {
+    return Malformed(file, "__metadata__ is not an object of strings");
+  }
+  std::vector<Tensor> tensors;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == metadata_key) continue;
+    absl::StatusOr<Tensor> tensor = ReadTensor(entry, data);
+    if (!tensor.ok()) {
+      return Malformed(
+          file, absl::StrCat("tensor ", name, ": ", tensor.status().message()));
+    }
+    tensor->name = name;
+    tensor->file = file;
+    tensors.push_back(*std::move(tensor));
+  }
+  return tensors;
 }
 
 // Sorted tensors follow each other without gap or overlap and end the data.
@@ -193,6 +214,49 @@ absl::Status CheckShardPath(const std::string& folder,
   return absl::OkStatus();
 }
 
+using NamesOfShards = std::map<std::string, std::vector<std::string>>;
+
+absl::StatusOr<NamesOfShards> ReadIndex(const std::string& index_path) {
+  ASSIGN_OR_RETURN(const std::string text,
+                   ReadTextFile(index_path, kMaxIndexBytes));
+  ASSIGN_OR_RETURN(const nlohmann::json index, ParseJson(text, index_path));
+  const nlohmann::json* weight_map =
+      index.is_object() ? Member(index, "weight_map") : nullptr;
+  if (weight_map == nullptr || !weight_map->is_object()) {
+    return Malformed(index_path, "weight_map is not an object");
+  }
+  NamesOfShards names;
+  for (const auto& [name, shard] : weight_map->items()) {
+    if (!shard.is_string()) {
+      return Malformed(index_path,
+                       absl::StrCat("weight_map: ", name, " has no file name"));
+    }
+    names[shard.get<std::string>()].push_back(name);
+  }
+  if (names.size() > kMaxShards) {
+    return Malformed(index_path, absl::StrCat(names.size(), " shards, at most ",
+                                              kMaxShards, " are allowed"));
+  }
+  return names;
+}
+
+// Adds those of `shard` that are named to `tensors`.
+absl::Status PickTensors(std::vector<Tensor> shard, const std::string& path,
+                         const std::vector<std::string>& names,
+                         std::vector<Tensor>* tensors) {
+  std::ranges::sort(shard, {}, &Tensor::name);
+  for (const std::string& name : names) {
+    const auto it = std::ranges::lower_bound(shard, name, {}, &Tensor::name);
+    if (it == shard.end() || it->name != name) {
+      return absl::NotFoundError(
+          absl::StrCat(path, ": tensor ", name,
+                       " is missing, which the index says is here"));
+    }
+    tensors->push_back(*it);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string_view TensorDtypeName(TensorDtype dtype) {
@@ -226,22 +290,7 @@ absl::StatusOr<std::vector<Tensor>> ParseSafetensors(
       const nlohmann::json header,
       ParseJson({reinterpret_cast<const char*>(content.data()), header_bytes},
                 absl::StrCat(file, ": header")));
-  if (!header.is_object()) return Malformed(file, "header is not an object");
-  std::vector<Tensor> tensors;
-  for (const auto& [name, entry] : header.items()) {
-    if (name == "__metadata__") {
-      RETURN_IF_ERROR(CheckMetadata(entry));
-      continue;
-    }
-    absl::StatusOr<Tensor> tensor = ReadTensor(entry, data);
-    if (!tensor.ok()) {
-      return Malformed(
-          file, absl::StrCat("tensor ", name, ": ", tensor.status().message()));
-    }
-    tensor->name = name;
-    tensor->file = file;
-    tensors.push_back(*std::move(tensor));
-  }
+  ASSIGN_OR_RETURN(std::vector<Tensor> tensors, ReadHeader(header, data, file));
   std::ranges::sort(tensors, {}, [](const Tensor& tensor) {
     return std::pair(tensor.bytes.data(), tensor.bytes.size());
   });
@@ -319,41 +368,13 @@ absl::StatusOr<std::vector<Tensor>> ModelTensors::Map(const std::string& name) {
 
 // The index decides which tensors there are; each must lie in its shard.
 absl::Status ModelTensors::OpenShards(const std::string& index_path) {
-  ASSIGN_OR_RETURN(const std::string text,
-                   ReadTextFile(index_path, kMaxIndexBytes));
-  ASSIGN_OR_RETURN(const nlohmann::json index, ParseJson(text, index_path));
-  const nlohmann::json* weight_map =
-      index.is_object() ? Member(index, "weight_map") : nullptr;
-  if (weight_map == nullptr || !weight_map->is_object()) {
-    return Malformed(index_path, "weight_map is not an object");
-  }
-  std::map<std::string, std::vector<std::string>> names_of_shard;
-  for (const auto& [name, shard] : weight_map->items()) {
-    if (!shard.is_string()) {
-      return Malformed(index_path,
-                       absl::StrCat("weight_map: ", name, " has no file name"));
-    }
-    names_of_shard[shard.get<std::string>()].push_back(name);
-  }
-  if (names_of_shard.size() > kMaxShards) {
-    return Malformed(index_path,
-                     absl::StrCat(names_of_shard.size(), " shards, at most ",
-                                  kMaxShards, " are allowed"));
-  }
-  for (auto& [shard, names] : names_of_shard) {
+  ASSIGN_OR_RETURN(const NamesOfShards names_of_shards, ReadIndex(index_path));
+  for (const auto& [shard, names] : names_of_shards) {
     RETURN_IF_ERROR(CheckShardPath(folder_, index_path, shard));
     ASSIGN_OR_RETURN(std::vector<Tensor> tensors, Map(shard));
-    std::ranges::sort(tensors, {}, &Tensor::name);
-    for (const std::string& name : names) {
-      const auto it =
-          std::ranges::lower_bound(tensors, name, {}, &Tensor::name);
-      if (it == tensors.end() || it->name != name) {
-        return absl::NotFoundError(
-            absl::StrCat(folder_, "/", shard, ": tensor ", name,
-                         " is missing, which the index says is here"));
-      }
-      tensors_.push_back(*it);
-    }
+    RETURN_IF_ERROR(PickTensors(std::move(tensors),
+                                absl::StrCat(folder_, "/", shard), names,
+                                &tensors_));
   }
   return absl::OkStatus();
 }
@@ -361,7 +382,7 @@ absl::Status ModelTensors::OpenShards(const std::string& index_path) {
 const Tensor* ModelTensors::Find(std::string_view name) const {
   const auto it = std::ranges::lower_bound(
       tensors_, name, {},
-      [](const Tensor& tensor) { return std::string_view(tensor.name); });
+      [](const Tensor& tensor) -> std::string_view { return tensor.name; });
   return it == tensors_.end() || it->name != name ? nullptr : &*it;
 }
 

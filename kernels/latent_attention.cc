@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <vector>
 
 #include "base/logging.h"
@@ -27,7 +26,7 @@ size_t ValueBytes(CacheDtype dtype) {
 
 void WriteValues(const float* values, int n, CacheDtype dtype, std::byte* to) {
   if (dtype == CacheDtype::kF32) {
-    std::memcpy(to, values, static_cast<size_t>(n) * sizeof(float));
+    std::copy_n(values, n, reinterpret_cast<float*>(to));
     return;
   }
   uint16_t* bf16 = reinterpret_cast<uint16_t*>(to);
@@ -39,12 +38,14 @@ void CheckRows(const CacheRows& rows, int num_rows) {
   CHECK_EQ(rows.block_tables.size(), static_cast<size_t>(num_rows));
 }
 
-// Rows [begin, end) of one sequence, and heads [first_head, end_head).
+// Rows [begin, end) of one sequence, and heads [first_head, end_head); the
+// first block of the group after it.
 struct Group {
   int begin;
   int end;
   int first_head;
   int end_head;
+  uint32_t next_block;
 };
 
 int CeilDivide(int a, int b) { return (a + b - 1) / b; }
@@ -75,6 +76,7 @@ void AttendGroup(const CpuContext& context, const LatentAttentionArgs& args,
       .attention({
           .pool = cache.pool,
           .block_table = args.rows.block_tables[first],
+          .next_block = group.next_block,
           .positions = args.rows.positions.data() + first,
           .block_bytes = cache.block_bytes,
           .layer_offset_bytes = cache.layer_offset_bytes,
@@ -99,6 +101,7 @@ void CheckArgs(const LatentAttentionArgs& args, const LatentCache& cache) {
   const int num_rows = static_cast<int>(args.rows.positions.size());
   CheckRows(args.rows, num_rows);
   CHECK_GE(args.num_heads, 1);
+  CHECK_GT(args.scale, 0);
   CHECK_EQ(args.q_latent.rows, num_rows * args.num_heads);
   CHECK_EQ(args.q_rope.rows, args.q_latent.rows);
   CHECK_EQ(args.z.rows, args.q_latent.rows);
@@ -151,9 +154,11 @@ void LatentAttention(const CpuContext& context, const LatentAttentionArgs& args,
   groups.clear();
   for (int row = 0, end = 0; row < num_rows; row = end) {
     end = GroupEnd(args.rows, row, most_rows);
+    const size_t next = static_cast<size_t>(end < num_rows ? end : row);
     for (int s = 0; s < splits; ++s) {
       groups.push_back({row, end, s * args.num_heads / splits,
-                        (s + 1) * args.num_heads / splits});
+                        (s + 1) * args.num_heads / splits,
+                        args.rows.block_tables[next][0]});
     }
   }
   const std::vector<Group>& items = groups;  // The caller's, in every thread.

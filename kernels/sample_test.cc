@@ -247,7 +247,8 @@ TEST_P(SampleTest, DrawsWithTheProbabilitiesOfTheSoftmax) {
 INSTANTIATE_ISA_TEST(SampleTest);
 
 TEST(SampleReferenceTest, KeepsTheSetsOfTheIndependentVectors) {
-  for (const nlohmann::json& c : Vectors()["cases"]) {
+  const nlohmann::json vectors = Vectors();
+  for (const nlohmann::json& c : vectors["cases"]) {
     if (c["temperature"].get<float>() == 0) continue;
     const ReferenceSampleResult result =
         ReferenceSample(c["logits"].get<std::vector<float>>(), ParamsOf(c));
@@ -261,7 +262,8 @@ TEST(SampleReferenceTest, KeepsTheSetsOfTheIndependentVectors) {
 }
 
 TEST(PhiloxTest, GivesTheKnownWords) {
-  for (const nlohmann::json& c : Vectors()["philox"]) {
+  const nlohmann::json vectors = Vectors();
+  for (const nlohmann::json& c : vectors["philox"]) {
     const auto counter = c["counter"].get<std::array<uint32_t, 4>>();
     const auto key = c["key"].get<std::array<uint32_t, 2>>();
     const auto words = c["words"].get<std::array<uint32_t, 4>>();

@@ -20,6 +20,9 @@ BATON_INLINE F32x16 LoadValues(const uint16_t* p, int lanes) {
 BATON_INLINE F32x16 LoadValues(const float* p) { return Load(p); }
 BATON_INLINE F32x16 LoadValues(const uint16_t* p) { return LoadBf16(p); }
 
+BATON_INLINE float Widen(float x) { return x; }
+BATON_INLINE float Widen(uint16_t x) { return FloatOf(uint32_t{x} << 16); }
+
 // What a pair has gathered: of this tile, and of all tiles so far.
 struct SoftmaxState {
   float tile_max[kMaxAttentionPairs];
@@ -35,123 +38,205 @@ BATON_INLINE int VisibleKeys(const AttentionBlock& b, int row, int tile) {
   return n < kTileKeys ? n : kTileKeys;
 }
 
-// Rows of values [num_keys, dims] to columns [dims, 64]; columns of keys that
-// are not there are zero.
+// The tile's keys as the scores want them: a step holds four values of each key
+// of a group of sixteen, zeros where the latent or the rope values end.
+//   arranged := group*   group := step*
+//   step     := (values d .. d + 3 of keys j, 4 + j, 8 + j, 12 + j)  for j < 4
+constexpr int kStepValues = 4;
+constexpr int kStepFloats = kStepValues * kLanes;
+
+BATON_INLINE int NumSteps(int dims) {
+  return (dims + kStepValues - 1) / kStepValues;
+}
+
+// The step of values *keys of sixteen keys, `pitch` apart; two steps for bf16.
+BATON_INLINE void ArrangeWhole(const float* keys, ptrdiff_t pitch, float* to) {
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j, keys += pitch, to += kLanes) {
+    Store(to, FromBits(LoadQuads(keys, keys + 4 * pitch, keys + 8 * pitch,
+                                 keys + 12 * pitch)));
+  }
+}
+BATON_INLINE void ArrangeWhole(const uint16_t* keys, ptrdiff_t pitch,
+                               float* to) {
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j, keys += pitch, to += kLanes) {
+    const I32x16 x =
+        LoadQuads(keys, keys + 4 * pitch, keys + 8 * pitch, keys + 12 * pitch);
+    Store(to, WidenLowBf16(x));
+    Store(to + kStepFloats, WidenHighBf16(x));
+  }
+}
+
+// One step, of which `values` are there.
 template <typename T>
-BATON_INLINE void TransposeKeys(const T* keys, int num_keys, int dims,
-                                float* columns) {
+void ArrangePart(const T* keys, ptrdiff_t pitch, int values, float* to) {
+  for (int i = 0; i < kLanes; ++i) {
+    for (int k = 0; k < kStepValues; ++k) {
+      to[i % 4 * kLanes + i / 4 * 4 + k] =
+          k < values ? Widen(keys[i * pitch + k]) : 0.0f;
+    }
+  }
+}
+
+// `dims` values of sixteen keys; returns where the next go.
+template <typename T>
+BATON_INLINE float* ArrangeValues(const T* keys, ptrdiff_t pitch, int dims,
+                                  float* to) {
+  constexpr int kWhole = 16 / static_cast<int>(sizeof(T));
+  int d = 0;
+  for (; d + kWhole <= dims; d += kWhole) {
+    ArrangeWhole(keys + d, pitch, to);
+    to += kWhole * kLanes;
+  }
+  for (; d < dims; d += kStepValues) {
+    ArrangePart(keys + d, pitch, dims - d, to);
+    to += kStepFloats;
+  }
+  return to;
+}
+
+// Arranges num_keys rows [latent | rope]. A group that is not whole is copied
+// to `rest` and filled up there: what lies after it must not be read.
+template <typename T>
+BATON_INLINE void ArrangeKeys(const AttentionBlock& b, const T* rows,
+                              int num_keys, T* rest, float* to) {
+  const ptrdiff_t pitch = b.latent_dim + b.rope_dim;
   for (int group = 0; group < num_keys; group += kLanes) {
-    for (int d = 0; d < dims; d += kLanes) {
-      const int lanes = LanesFrom(d, dims);
-      F32x16 x[kLanes];
-      for (int i = 0; i < kLanes; ++i) {
-        x[i] = Set(0.0f);
-        if (group + i < num_keys) {
-          x[i] = LoadValues(keys + ptrdiff_t{group + i} * dims + d, lanes);
-        }
-      }
-      Transpose16(x);
-      for (int i = 0; i < kLanes; ++i) {
-        Store(columns + ptrdiff_t{d + i} * kTileKeys + group, x[i]);
-      }
+    const T* keys = rows + group * pitch;
+    if (num_keys - group < kLanes) {
+      const ptrdiff_t values = (num_keys - group) * pitch;
+      for (ptrdiff_t i = 0; i < values; ++i) rest[i] = keys[i];
+      for (ptrdiff_t i = values; i < kLanes * pitch; ++i) rest[i] = T{0};
+      keys = rest;
     }
+    to = ArrangeValues(keys, pitch, b.latent_dim, to);
+    to = ArrangeValues(keys + b.latent_dim, pitch, b.rope_dim, to);
   }
 }
 
-// The dot products of kPairs pairs with kScoreKeyVectors vectors of keys: FMA
-// over the latent, then the rope values, each ascending.
-template <int kPairs>
-void ScoreTile(const AttentionBlock& b, const float* columns, int first_pair,
-               int first_key, float* scores) {
-  const float* latent[kPairs];
-  const float* rope[kPairs];
-  for (int i = 0; i < kPairs; ++i) {
-    const int pair = first_pair + i;
-    const ptrdiff_t q =
+// Zeros follow, up to a multiple of 16.
+BATON_INLINE void CopyQuery(const float* from, int dims, float* to) {
+  for (int i = 0; i < dims; i += kLanes) {
+    Store(to + i, LoadPartial(from + i, LanesFrom(i, dims)));
+  }
+}
+
+// Each pair's query, [latent | rope], both filled up to whole steps. May write
+// up to 15 floats more.
+BATON_INLINE void ArrangeQueries(const AttentionBlock& b, int steps,
+                                 float* to) {
+  for (int pair = 0; pair < b.rows * b.heads; ++pair) {
+    const ptrdiff_t row =
         ptrdiff_t{pair / b.heads} * b.row_pitch + pair % b.heads;
-    latent[i] = b.q_latent + q * b.q_latent_stride;
-    rope[i] = b.q_rope + q * b.q_rope_stride;
-  }
-  F32x16 sum[kPairs][kScoreKeyVectors];
-#pragma GCC unroll 8
-  for (int i = 0; i < kPairs; ++i) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kScoreKeyVectors; ++v) sum[i][v] = Set(0.0f);
-  }
-  const float* column = columns + first_key;
-  const auto add = [&](const float* const(&query)[kPairs], int dims) {
-    for (int d = 0; d < dims; ++d, column += kTileKeys) {
-      F32x16 key[kScoreKeyVectors];
-#pragma GCC unroll 8
-      for (int v = 0; v < kScoreKeyVectors; ++v) {
-        key[v] = Load(column + v * kLanes);
-      }
-#pragma GCC unroll 8
-      for (int i = 0; i < kPairs; ++i) {
-        const F32x16 q = Set(query[i][d]);
-#pragma GCC unroll 8
-        for (int v = 0; v < kScoreKeyVectors; ++v) {
-          sum[i][v] = Fma(q, key[v], sum[i][v]);
-        }
-      }
-    }
-  };
-  add(latent, b.latent_dim);
-  add(rope, b.rope_dim);
-#pragma GCC unroll 8
-  for (int i = 0; i < kPairs; ++i) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kScoreKeyVectors; ++v) {
-      Store(scores + ptrdiff_t{first_pair + i} * kTileKeys + first_key +
-                v * kLanes,
-            sum[i][v]);
-    }
+    float* query = to + ptrdiff_t{pair} * steps * kStepValues;
+    CopyQuery(b.q_latent + row * b.q_latent_stride, b.latent_dim, query);
+    CopyQuery(b.q_rope + row * b.q_rope_stride, b.rope_dim,
+              query + NumSteps(b.latent_dim) * kStepValues);
   }
 }
 
-using ScoreFunction = void (*)(const AttentionBlock&, const float*, int, int,
-                               float*);
+// The dot products of kPairs pairs with a group of keys: four sums by FMA over
+// the steps, of the values d mod 4, then (0 + 2) + (1 + 3).
+template <int kPairs>
+void ScoreGroup(const float* queries, const float* group, int steps,
+                float* scores) {
+  F32x16 sum[kPairs][4];
+#pragma GCC unroll 8
+  for (int i = 0; i < kPairs; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) sum[i][j] = Set(0.0f);
+  }
+  const ptrdiff_t pitch = ptrdiff_t{steps} * kStepValues;
+  const float* const end = group + ptrdiff_t{steps} * kStepFloats;
+  for (; group != end; group += kStepFloats, queries += kStepValues) {
+    F32x16 key[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) key[j] = Load(group + j * kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kPairs; ++i) {
+      const F32x16 query = BroadcastQuad(queries + i * pitch);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) sum[i][j] = Fma(query, key[j], sum[i][j]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kPairs; ++i) {
+    TransposeQuads(sum[i]);
+    Store(scores + i * kTileKeys,
+          (sum[i][0] + sum[i][2]) + (sum[i][1] + sum[i][3]));
+  }
+}
+
+using ScoreFunction = void (*)(const float*, const float*, int, float*);
 template <int kPairs>
 BATON_INLINE ScoreFunction PickScore(int pairs) {
   if constexpr (kPairs > 1) {
     if (pairs < kPairs) return PickScore<kPairs - 1>(pairs);
   }
-  return ScoreTile<kPairs>;
+  return ScoreGroup<kPairs>;
 }
 
-BATON_INLINE void Score(const AttentionBlock& b, const float* columns,
-                        int num_keys, float* scores) {
-  const int num_pairs = b.rows * b.heads;
+// What the tiles share: a step is a step of keys and of queries.
+struct Scratch {
+  int steps;
+  float* queries;
+  float* keys;
+  float* scores;  // [pairs, 64]
+  float* rest;    // [16, latent + rope]
+};
+
+BATON_INLINE void Score(const Scratch& scratch, int num_pairs, int num_keys) {
   const int tiles = (num_pairs + kScorePairs - 1) / kScorePairs;
   for (int i = 0; i < tiles; ++i) {
     const int first = i * num_pairs / tiles;
     const int pairs = (i + 1) * num_pairs / tiles - first;
     const ScoreFunction score = PickScore<kScorePairs>(pairs);
-    for (int key = 0; key < num_keys; key += kScoreKeyVectors * kLanes) {
-      score(b, columns, first, key, scores);
+    const float* queries =
+        scratch.queries + ptrdiff_t{first} * scratch.steps * kStepValues;
+    for (int key = 0; key < num_keys; key += kLanes) {
+      score(queries,
+            scratch.keys + ptrdiff_t{key} * scratch.steps * kStepValues,
+            scratch.steps, scratch.scores + first * kTileKeys + key);
     }
   }
 }
 
-// scores[0, n) become exp(scale * score - max).
-BATON_INLINE void Exponentiate(float scale, int n, float* scores, float* max,
-                               float* sum) {
+// scores[0, n) become exp(scale * score - max), max = scale * the greatest
+// score; up to a multiple of 16, zeros follow.
+BATON_INLINE void ExponentiatePart(float scale, int n, float* scores,
+                                   float* max, float* sum) {
   F32x16 highest = Set(-__builtin_inff());
   for (int i = 0; i < n; i += kLanes) {
-    const F32x16 s = Load(scores + i) * Set(scale);
     const M16 visible = FirstLanes(LanesFrom(i, n));
-    const F32x16 masked = Select(visible, s, Set(-__builtin_inff()));
-    Store(scores + i, masked);
-    highest = Max(highest, masked);
+    const F32x16 score =
+        Select(visible, Load(scores + i), Set(-__builtin_inff()));
+    Store(scores + i, score);
+    highest = Max(highest, score);
   }
-  *max = MaxLane(highest);
+  *max = scale * MaxLane(highest);
   F32x16 total = Set(0.0f);
   for (int i = 0; i < n; i += kLanes) {
-    const F32x16 p = Exp(Load(scores + i) - Set(*max));
+    const F32x16 p = Exp(Fma(Set(scale), Load(scores + i), Set(-*max)));
     Store(scores + i, p);
     total = total + p;
   }
   *sum = Sum(total);
+}
+
+// The same of a tile that is visible as a whole.
+BATON_INLINE void ExponentiateWhole(float scale, float* scores, float* max,
+                                    float* sum) {
+  F32x16 p[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) p[i] = Load(scores + i * kLanes);
+  *max = scale * MaxLane(Max(Max(p[0], p[1]), Max(p[2], p[3])));
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    p[i] = Exp(Fma(Set(scale), p[i], Set(-*max)));
+    Store(scores + i * kLanes, p[i]);
+  }
+  *sum = Sum(((p[0] + p[1]) + p[2]) + p[3]);
 }
 
 // Of each pair that sees the tile: exponentials in place, then the factors of
@@ -164,8 +249,14 @@ BATON_INLINE void Softmax(const AttentionBlock& b, int tile, float* scores,
     state->tile_max[pair] = -__builtin_inff();
     state->tile_sum[pair] = 0.0f;
     if (n <= 0) continue;
-    Exponentiate(b.scale, n, scores + ptrdiff_t{pair} * kTileKeys,
-                 state->tile_max + pair, state->tile_sum + pair);
+    float* pair_scores = scores + ptrdiff_t{pair} * kTileKeys;
+    if (n == kTileKeys) {
+      ExponentiateWhole(b.scale, pair_scores, state->tile_max + pair,
+                        state->tile_sum + pair);
+    } else {
+      ExponentiatePart(b.scale, n, pair_scores, state->tile_max + pair,
+                       state->tile_sum + pair);
+    }
   }
   for (int i = 0; i < num_pairs; i += kLanes) {
     const F32x16 tile_max = Load(state->tile_max + i);
@@ -194,7 +285,12 @@ struct SumRange {
   int num_values;  // Of the latent from first_value on.
   int num_keys;
   bool first_tile;
+  const char* ahead;  // A tile that is wanted next, or null.
 };
+
+BATON_INLINE void PrefetchBytes(const char* from, ptrdiff_t bytes) {
+  for (ptrdiff_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+}
 
 // z = sum_t p_t c_t over the tile, t ascending, merged with what is in z.
 template <typename T, int kHeads, int kVectors>
@@ -202,6 +298,7 @@ void SumTile(const AttentionBlock& b, const T* keys, const float* scores,
              const SoftmaxState& state, const SumRange& r) {
   const int pair = r.row * b.heads + r.first_head;
   const ptrdiff_t dims = b.latent_dim + b.rope_dim;
+  const ptrdiff_t row_bytes = dims * static_cast<ptrdiff_t>(sizeof(T));
   const float* p = scores + ptrdiff_t{pair} * kTileKeys;
   const T* c = keys + r.first_value;
   const bool whole = r.num_values >= kVectors * kLanes;
@@ -212,6 +309,7 @@ void SumTile(const AttentionBlock& b, const T* keys, const float* scores,
     for (int v = 0; v < kVectors; ++v) sum[h][v] = Set(0.0f);
   }
   for (int t = 0; t < r.num_keys; ++t, c += dims) {
+    if (r.ahead != nullptr) PrefetchBytes(r.ahead + t * row_bytes, row_bytes);
     F32x16 value[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
@@ -263,8 +361,10 @@ BATON_INLINE SumFunction<T> PickSum(int heads, int vectors) {
 }
 
 template <typename T>
-BATON_INLINE void SumLatents(const AttentionBlock& b, const T* keys, int tile,
-                             const float* scores, const SoftmaxState& state) {
+BATON_INLINE void SumLatents(const AttentionBlock& b, const T* keys,
+                             const T* next, int tile, const float* scores,
+                             const SoftmaxState& state) {
+  const char* ahead = reinterpret_cast<const char*>(next);
   const int head_tiles = (b.heads + kSumHeads - 1) / kSumHeads;
   constexpr int kValues = kSumVectors * kLanes;
   for (int row = 0; row < b.rows; ++row) {
@@ -278,7 +378,8 @@ BATON_INLINE void SumLatents(const AttentionBlock& b, const T* keys, int tile,
         const int values = rest < kValues ? rest : kValues;
         PickSum<T, kSumHeads, kSumVectors>(heads, (values + 15) / kLanes)(
             b, keys, scores, state,
-            {row, head, d, values, num_keys, tile == 0});
+            {row, head, d, values, num_keys, tile == 0, ahead});
+        ahead = nullptr;
       }
     }
   }
@@ -299,24 +400,36 @@ BATON_INLINE void DivideBySums(const AttentionBlock& b,
 }
 
 template <typename T>
+BATON_INLINE const T* BlockKeys(const AttentionBlock& b, uint32_t block) {
+  return reinterpret_cast<const T*>(b.pool + block * b.block_bytes +
+                                    b.layer_offset_bytes);
+}
+
+template <typename T>
 BATON_INLINE void Attend(const AttentionBlock& b) {
-  const int dims = b.latent_dim + b.rope_dim;
   int last = 0;
   for (int r = 0; r < b.rows; ++r) {
     if (b.positions[r] > last) last = b.positions[r];
   }
-  float* scores = b.scratch;
-  float* columns = scores + kMaxAttentionPairs * kTileKeys;
+  const int steps = NumSteps(b.latent_dim) + NumSteps(b.rope_dim);
+  const ptrdiff_t arranged = ptrdiff_t{steps} * kStepValues * kTileKeys;
+  const Scratch scratch = {
+      steps, b.scratch, b.scratch + arranged, b.scratch + 2 * arranged,
+      b.scratch + 2 * arranged + kMaxAttentionPairs * kTileKeys};
+  ArrangeQueries(b, steps, scratch.queries);
   SoftmaxState state = {};
-  for (int tile = 0; tile <= last / kTileKeys; ++tile) {
-    const T* keys = reinterpret_cast<const T*>(
-        b.pool + b.block_table[tile] * b.block_bytes + b.layer_offset_bytes);
+  const int last_tile = last / kTileKeys;
+  for (int tile = 0; tile <= last_tile; ++tile) {
+    const T* keys = BlockKeys<T>(b, b.block_table[tile]);
+    const T* next = BlockKeys<T>(
+        b, tile < last_tile ? b.block_table[tile + 1] : b.next_block);
     const int rest = last + 1 - tile * kTileKeys;
     const int num_keys = rest < kTileKeys ? rest : kTileKeys;
-    TransposeKeys(keys, num_keys, dims, columns);
-    Score(b, columns, num_keys, scores);
-    Softmax(b, tile, scores, &state);
-    SumLatents(b, keys, tile, scores, state);
+    ArrangeKeys(b, keys, num_keys, reinterpret_cast<T*>(scratch.rest),
+                scratch.keys);
+    Score(scratch, b.rows * b.heads, num_keys);
+    Softmax(b, tile, scratch.scores, &state);
+    SumLatents(b, keys, next, tile, scratch.scores, state);
   }
   DivideBySums(b, state);
 }

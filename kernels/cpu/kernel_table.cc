@@ -16,9 +16,10 @@ extern const KernelTable kKernels;
 }
 
 size_t AttentionScratchFloats(int latent_dim, int rope_dim) {
-  const size_t columns =
-      static_cast<size_t>(latent_dim + rope_dim + 15) / 16 * 16;
-  return (columns + static_cast<size_t>(kMaxAttentionPairs)) * 64;
+  const size_t values =
+      static_cast<size_t>((latent_dim + 3) / 4 + (rope_dim + 3) / 4) * 4;
+  const size_t group = static_cast<size_t>(latent_dim + rope_dim) * 16;
+  return (2 * values + kMaxAttentionPairs) * 64 + group;
 }
 
 size_t SampleScratchSize(int vocab) {

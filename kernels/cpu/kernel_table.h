@@ -48,6 +48,7 @@ struct RouteRow {
 struct AttentionBlock {
   const std::byte* pool;
   const uint32_t* block_table;
+  uint32_t next_block;  // Of the work after this: its keys are fetched ahead.
   const int32_t* positions;  // [rows]
   size_t block_bytes;
   size_t layer_offset_bytes;
@@ -67,7 +68,8 @@ struct AttentionBlock {
   float* scratch;  // AttentionScratchFloats(latent_dim, rope_dim)
 };
 inline constexpr int kMaxAttentionPairs = 64;
-// The scores of a tile, and its keys, transposed and padded to 16 values.
+// 64 queries, 64 keys, values padded to multiples of four, their scores, and 16
+// rows of the cache.
 size_t AttentionScratchFloats(int latent_dim, int rope_dim);
 
 struct SampleRow {

@@ -131,16 +131,19 @@ BATON_INLINE uint32_t DrawFromAll(const SampleRow& row, int argmax,
   const I32x16 blocks =
       ShiftLeft<2>(lane & Set(int32_t{3})) + ShiftRightLogical<2>(lane);
   for (int i = 0; i < row.vocab; i += 4 * kLanes) {
-    Philox random = RandomWords(row, blocks + Set(int32_t{i / 4}));
-    TransposeQuads(random.word);
+    const Philox random = RandomWords(row, blocks + Set(int32_t{i / 4}));
+    F32x16 words[4];
+    for (int j = 0; j < 4; ++j) words[j] = FromBits(random.word[j]);
+    TransposeQuads(words);
     for (int j = 0; j < 4 && i + j * kLanes < row.vocab; ++j) {
       const int first = i + j * kLanes;
       const F32x16 values = LoadOr(kMinusInfinity, row.logits + first,
                                    LanesFrom(first, row.vocab)) *
                             inverse_t;
-      const F32x16 bound = values + GumbelBound(random.word[j]);
+      const I32x16 word = Bits(words[j]);
+      const F32x16 bound = values + GumbelBound(word);
       if (MaskBits(Set(best.value) <= bound) == 0) continue;
-      Offer(values + Gumbel(random.word[j]), lane + Set(int32_t{first}), &best);
+      Offer(values + Gumbel(word), lane + Set(int32_t{first}), &best);
     }
   }
   return best.token;

@@ -90,6 +90,26 @@ BATON_INLINE F32x16 HighBf16(I32x16 x) {
   return y;
 }
 
+// Each four lanes hold eight bf16: the first four and the last, widened.
+BATON_INLINE F32x16 WidenLowBf16(I32x16 x) {
+  uint16_t halves[32];
+  __builtin_memcpy(halves, x.lane, 64);
+  F32x16 y;
+  BATON_EACH_LANE {
+    y.lane[i] = FloatOf(uint32_t{halves[i / 4 * 8 + i % 4]} << 16);
+  }
+  return y;
+}
+BATON_INLINE F32x16 WidenHighBf16(I32x16 x) {
+  uint16_t halves[32];
+  __builtin_memcpy(halves, x.lane, 64);
+  F32x16 y;
+  BATON_EACH_LANE {
+    y.lane[i] = FloatOf(uint32_t{halves[i / 4 * 8 + 4 + i % 4]} << 16);
+  }
+  return y;
+}
+
 // Arithmetic, IEEE. Min and Max give the second operand unless the first is
 // less, or greater: so a NaN in the second comes through.
 BATON_INLINE F32x16 operator+(F32x16 a, F32x16 b) {
@@ -251,22 +271,28 @@ BATON_INLINE F32x16 DuplicateLow(F32x16 x) {
   BATON_EACH_LANE y.lane[i] = x.lane[i / 2];
   return y;
 }
-// x[j].lane[i] becomes x[i].lane[j].
-BATON_INLINE void Transpose16(F32x16 (&x)[16]) {
-  BATON_EACH_LANE {
-    for (int j = 0; j < i; ++j) {
-      const float swapped = x[i].lane[j];
-      x[i].lane[j] = x[j].lane[i];
-      x[j].lane[i] = swapped;
-    }
-  }
-}
 // In each four lanes 4 g ..: x[j].lane[4 g + k] becomes x[k].lane[4 g + j].
-BATON_INLINE void TransposeQuads(I32x16 (&x)[4]) {
-  const I32x16 from[4] = {x[0], x[1], x[2], x[3]};
+BATON_INLINE void TransposeQuads(F32x16 (&x)[4]) {
+  const F32x16 from[4] = {x[0], x[1], x[2], x[3]};
   for (int k = 0; k < 4; ++k) {
     BATON_EACH_LANE x[k].lane[i] = from[i % 4].lane[i / 4 * 4 + k];
   }
+}
+// Four floats, four times.
+BATON_INLINE F32x16 BroadcastQuad(const float* p) {
+  F32x16 y;
+  BATON_EACH_LANE y.lane[i] = p[i % 4];
+  return y;
+}
+// Four words from each of four places.
+BATON_INLINE I32x16 LoadQuads(const void* a, const void* b, const void* c,
+                              const void* d) {
+  I32x16 y;
+  __builtin_memcpy(y.lane, a, 16);
+  __builtin_memcpy(y.lane + 4, b, 16);
+  __builtin_memcpy(y.lane + 8, c, 16);
+  __builtin_memcpy(y.lane + 12, d, 16);
+  return y;
 }
 // Stores the lanes of m, in order, without gaps; may write 16 lanes. Returns
 // how many.
@@ -314,10 +340,9 @@ BATON_INLINE uint64_t SumUnsigned(I32x16 x) {
 inline constexpr int kMaxTileRows = 2;
 inline constexpr int kMaxTilePanels[kMaxTileRows + 1] = {0, 2, 1};
 
-// The attention kernel's: scores of pairs (row, head) by vectors of keys, and
-// sums of heads by vectors of the latent.
-inline constexpr int kScorePairs = 2;
-inline constexpr int kScoreKeyVectors = 1;
+// The attention kernel's: scores of so many pairs (row, head) at once, and sums
+// of so many heads by vectors of the latent.
+inline constexpr int kScorePairs = 1;
 inline constexpr int kSumHeads = 2;
 inline constexpr int kSumVectors = 1;
 

@@ -92,6 +92,17 @@ BATON_INLINE F32x16 HighBf16(I32x16 x) {
           _mm256_castsi256_ps(_mm256_and_si256(x.b, high))};
 }
 
+BATON_INLINE F32x16 WidenLowBf16(I32x16 x) {
+  const __m256i zero = _mm256_setzero_si256();
+  return {_mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, x.a)),
+          _mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, x.b))};
+}
+BATON_INLINE F32x16 WidenHighBf16(I32x16 x) {
+  const __m256i zero = _mm256_setzero_si256();
+  return {_mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, x.a)),
+          _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, x.b))};
+}
+
 BATON_INLINE F32x16 operator+(F32x16 x, F32x16 y) {
   return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)};
 }
@@ -229,59 +240,32 @@ BATON_INLINE F32x16 DuplicateLow(F32x16 x) {
       _mm256_permutevar8x32_ps(x.a, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)),
       _mm256_permutevar8x32_ps(x.a, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7))};
 }
-BATON_INLINE void Transpose8(__m256 (&x)[8]) {
-  __m256 t[8];
-#pragma GCC unroll 2
-  for (int g = 0; g < 8; g += 4) {
-    const __m256 a = _mm256_unpacklo_ps(x[g], x[g + 1]);
-    const __m256 b = _mm256_unpackhi_ps(x[g], x[g + 1]);
-    const __m256 c = _mm256_unpacklo_ps(x[g + 2], x[g + 3]);
-    const __m256 d = _mm256_unpackhi_ps(x[g + 2], x[g + 3]);
-    t[g] = _mm256_shuffle_ps(a, c, 0x44);
-    t[g + 1] = _mm256_shuffle_ps(a, c, 0xee);
-    t[g + 2] = _mm256_shuffle_ps(b, d, 0x44);
-    t[g + 3] = _mm256_shuffle_ps(b, d, 0xee);
-  }
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
-    x[j] = _mm256_permute2f128_ps(t[j], t[4 + j], 0x20);
-    x[4 + j] = _mm256_permute2f128_ps(t[j], t[4 + j], 0x31);
-  }
+BATON_INLINE void TransposeQuads8(__m256& x0, __m256& x1, __m256& x2,
+                                  __m256& x3) {
+  const __m256 a = _mm256_unpacklo_ps(x0, x1);
+  const __m256 b = _mm256_unpackhi_ps(x0, x1);
+  const __m256 c = _mm256_unpacklo_ps(x2, x3);
+  const __m256 d = _mm256_unpackhi_ps(x2, x3);
+  x0 = _mm256_shuffle_ps(a, c, 0x44);
+  x1 = _mm256_shuffle_ps(a, c, 0xee);
+  x2 = _mm256_shuffle_ps(b, d, 0x44);
+  x3 = _mm256_shuffle_ps(b, d, 0xee);
 }
-BATON_INLINE void Transpose16(F32x16 (&x)[16]) {
-  // Four 8x8 blocks; the two off the diagonal change places.
-  __m256 aa[8], ab[8], ba[8], bb[8];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    aa[i] = x[i].a;
-    ab[i] = x[i].b;
-    ba[i] = x[8 + i].a;
-    bb[i] = x[8 + i].b;
-  }
-  Transpose8(aa);
-  Transpose8(ab);
-  Transpose8(ba);
-  Transpose8(bb);
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    x[i] = {aa[i], ba[i]};
-    x[8 + i] = {ab[i], bb[i]};
-  }
-}
-BATON_INLINE void TransposeQuads8(__m256i& x0, __m256i& x1, __m256i& x2,
-                                  __m256i& x3) {
-  const __m256i a = _mm256_unpacklo_epi32(x0, x1);
-  const __m256i b = _mm256_unpackhi_epi32(x0, x1);
-  const __m256i c = _mm256_unpacklo_epi32(x2, x3);
-  const __m256i d = _mm256_unpackhi_epi32(x2, x3);
-  x0 = _mm256_unpacklo_epi64(a, c);
-  x1 = _mm256_unpackhi_epi64(a, c);
-  x2 = _mm256_unpacklo_epi64(b, d);
-  x3 = _mm256_unpackhi_epi64(b, d);
-}
-BATON_INLINE void TransposeQuads(I32x16 (&x)[4]) {
+BATON_INLINE void TransposeQuads(F32x16 (&x)[4]) {
   TransposeQuads8(x[0].a, x[1].a, x[2].a, x[3].a);
   TransposeQuads8(x[0].b, x[1].b, x[2].b, x[3].b);
+}
+BATON_INLINE F32x16 BroadcastQuad(const float* p) {
+  const __m256 x = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(p));
+  return {x, x};
+}
+BATON_INLINE __m128i LoadQuad(const void* p) {
+  return _mm_loadu_si128(static_cast<const __m128i*>(p));
+}
+BATON_INLINE I32x16 LoadQuads(const void* a, const void* b, const void* c,
+                              const void* d) {
+  return {_mm256_set_m128i(LoadQuad(b), LoadQuad(a)),
+          _mm256_set_m128i(LoadQuad(d), LoadQuad(c))};
 }
 BATON_INLINE int StoreSelected(int32_t* p, M16 m, I32x16 x) {
   int32_t lanes[16];
@@ -330,10 +314,9 @@ BATON_INLINE uint64_t SumUnsigned(I32x16 x) {
 inline constexpr int kMaxTileRows = 6;
 inline constexpr int kMaxTilePanels[kMaxTileRows + 1] = {0, 4, 2, 2, 1, 1, 1};
 
-// The attention kernel's: scores of pairs (row, head) by vectors of keys, and
-// sums of heads by vectors of the latent.
-inline constexpr int kScorePairs = 6;
-inline constexpr int kScoreKeyVectors = 1;
+// The attention kernel's: scores of so many pairs (row, head) at once, and sums
+// of so many heads by vectors of the latent.
+inline constexpr int kScorePairs = 1;
 inline constexpr int kSumHeads = 3;
 inline constexpr int kSumVectors = 2;
 

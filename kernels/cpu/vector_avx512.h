@@ -60,6 +60,15 @@ BATON_INLINE F32x16 HighBf16(I32x16 x) {
       _mm512_and_si512(x.v, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
 }
 
+BATON_INLINE F32x16 WidenLowBf16(I32x16 x) {
+  return {
+      _mm512_castsi512_ps(_mm512_unpacklo_epi16(_mm512_setzero_si512(), x.v))};
+}
+BATON_INLINE F32x16 WidenHighBf16(I32x16 x) {
+  return {
+      _mm512_castsi512_ps(_mm512_unpackhi_epi16(_mm512_setzero_si512(), x.v))};
+}
+
 BATON_INLINE F32x16 operator+(F32x16 a, F32x16 b) {
   return {_mm512_add_ps(a.v, b.v)};
 }
@@ -167,42 +176,29 @@ BATON_INLINE F32x16 DuplicateLow(F32x16 x) {
   return {_mm512_permutexvar_ps(
       _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), x.v)};
 }
-BATON_INLINE void Transpose16(F32x16 (&x)[16]) {
-  __m512 t[16];
-  // In each 128-bit lane: 4x4 blocks of rows 4g .. 4g + 3.
-#pragma GCC unroll 4
-  for (int g = 0; g < 4; ++g) {
-    const __m512 a = _mm512_unpacklo_ps(x[4 * g].v, x[4 * g + 1].v);
-    const __m512 b = _mm512_unpackhi_ps(x[4 * g].v, x[4 * g + 1].v);
-    const __m512 c = _mm512_unpacklo_ps(x[4 * g + 2].v, x[4 * g + 3].v);
-    const __m512 d = _mm512_unpackhi_ps(x[4 * g + 2].v, x[4 * g + 3].v);
-    t[4 * g] = _mm512_shuffle_ps(a, c, 0x44);
-    t[4 * g + 1] = _mm512_shuffle_ps(a, c, 0xee);
-    t[4 * g + 2] = _mm512_shuffle_ps(b, d, 0x44);
-    t[4 * g + 3] = _mm512_shuffle_ps(b, d, 0xee);
-  }
-  // t[4 g + j], lane l: column 4 l + j of rows 4 g ..: gather the four g.
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
-    const __m512 a = _mm512_shuffle_f32x4(t[j], t[4 + j], 0x88);
-    const __m512 b = _mm512_shuffle_f32x4(t[j], t[4 + j], 0xdd);
-    const __m512 c = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0x88);
-    const __m512 d = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0xdd);
-    x[j].v = _mm512_shuffle_f32x4(a, c, 0x88);
-    x[8 + j].v = _mm512_shuffle_f32x4(a, c, 0xdd);
-    x[4 + j].v = _mm512_shuffle_f32x4(b, d, 0x88);
-    x[12 + j].v = _mm512_shuffle_f32x4(b, d, 0xdd);
-  }
+BATON_INLINE void TransposeQuads(F32x16 (&x)[4]) {
+  const __m512 a = _mm512_unpacklo_ps(x[0].v, x[1].v);
+  const __m512 b = _mm512_unpackhi_ps(x[0].v, x[1].v);
+  const __m512 c = _mm512_unpacklo_ps(x[2].v, x[3].v);
+  const __m512 d = _mm512_unpackhi_ps(x[2].v, x[3].v);
+  x[0].v = _mm512_shuffle_ps(a, c, 0x44);
+  x[1].v = _mm512_shuffle_ps(a, c, 0xee);
+  x[2].v = _mm512_shuffle_ps(b, d, 0x44);
+  x[3].v = _mm512_shuffle_ps(b, d, 0xee);
 }
-BATON_INLINE void TransposeQuads(I32x16 (&x)[4]) {
-  const __m512i a = _mm512_unpacklo_epi32(x[0].v, x[1].v);
-  const __m512i b = _mm512_unpackhi_epi32(x[0].v, x[1].v);
-  const __m512i c = _mm512_unpacklo_epi32(x[2].v, x[3].v);
-  const __m512i d = _mm512_unpackhi_epi32(x[2].v, x[3].v);
-  x[0].v = _mm512_unpacklo_epi64(a, c);
-  x[1].v = _mm512_unpackhi_epi64(a, c);
-  x[2].v = _mm512_unpacklo_epi64(b, d);
-  x[3].v = _mm512_unpackhi_epi64(b, d);
+BATON_INLINE F32x16 BroadcastQuad(const float* p) {
+  return {_mm512_broadcast_f32x4(_mm_loadu_ps(p))};
+}
+BATON_INLINE __m128i LoadQuad(const void* p) {
+  return _mm_loadu_si128(static_cast<const __m128i*>(p));
+}
+BATON_INLINE I32x16 LoadQuads(const void* a, const void* b, const void* c,
+                              const void* d) {
+  // Broadcasts from memory, merged: they leave the shuffle unit free.
+  __m512i x = _mm512_castsi128_si512(LoadQuad(a));
+  x = _mm512_mask_broadcast_i32x4(x, 0x00f0, LoadQuad(b));
+  x = _mm512_mask_broadcast_i32x4(x, 0x0f00, LoadQuad(c));
+  return {_mm512_mask_broadcast_i32x4(x, 0xf000, LoadQuad(d))};
 }
 BATON_INLINE int StoreSelected(int32_t* p, M16 m, I32x16 x) {
   _mm512_mask_compressstoreu_epi32(p, m, x.v);
@@ -237,10 +233,9 @@ BATON_INLINE uint64_t SumUnsigned(I32x16 x) {
 inline constexpr int kMaxTileRows = 6;
 inline constexpr int kMaxTilePanels[kMaxTileRows + 1] = {0, 8, 6, 4, 4, 4, 4};
 
-// The attention kernel's: scores of pairs (row, head) by vectors of keys, and
-// sums of heads by vectors of the latent.
+// The attention kernel's: scores of so many pairs (row, head) at once, and sums
+// of so many heads by vectors of the latent.
 inline constexpr int kScorePairs = 6;
-inline constexpr int kScoreKeyVectors = 2;
 inline constexpr int kSumHeads = 6;
 inline constexpr int kSumVectors = 4;
 

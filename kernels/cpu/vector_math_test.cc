@@ -1,5 +1,6 @@
 #include <array>
 #include <bit>
+#include <cfloat>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -57,7 +58,7 @@ class VectorMathTest : public IsaTest {
 TEST_P(VectorMathTest, ExpIsWithinTwoPlaces) {
   const double worst = WorstUlps(
       &VectorProbe::exp, std::exp, 2000000,
-      [](int i) { return static_cast<float>(-104.0 + 192.6 * i / 2000000); });
+      [](int i) { return static_cast<float>(-87.33 + 175.7 * i / 2000000); });
   std::printf("exp: at most %.3f ulp\n", worst);
   EXPECT_LE(worst, 2);
 }
@@ -88,20 +89,18 @@ TEST_P(VectorMathTest, Log1pIsWithinThreePlaces) {
 }
 
 TEST_P(VectorMathTest, ExpHasTheRightLimits) {
-  Lanes x = {0,       -0.0f,      89,
-             1e30f,   kInfinity,  -104,
-             -1e30f,  -kInfinity, std::nanf(""),
-             -103.9f, -100,       -87.5f,
-             88.7f,   1,          -1,
-             2};
+  Lanes x = {0,       -0.0f,  88.38f,     1e30f,        kInfinity,
+             -87.34f, -1e30f, -kInfinity, -87.33f,      88.37f,
+             1,       -1,     -FLT_MIN,   std::nanf("")};
   const Lanes from = x;
   probe().exp(x.data());
   EXPECT_EQ(x[0], 1);
   EXPECT_EQ(x[1], 1);
   for (int i : {2, 3, 4}) EXPECT_EQ(x[i], kInfinity) << from[i];
   for (int i : {5, 6, 7}) EXPECT_EQ(x[i], 0) << from[i];
-  EXPECT_TRUE(std::isnan(x[8]));
-  for (int i : {9, 10, 11}) EXPECT_EQ(std::fpclassify(x[i]), FP_SUBNORMAL);
+  for (int i : {8, 9}) EXPECT_TRUE(std::isnormal(x[i])) << from[i];
+  EXPECT_EQ(x[12], 1);
+  EXPECT_TRUE(std::isnan(x[13]));
 }
 
 TEST_P(VectorMathTest, LogOfOneIsZeroAndDenormalsCount) {
@@ -133,13 +132,6 @@ TEST_P(VectorMathTest, GumbelSpansItsRangeAndIsFiniteForEveryWord) {
     const double u = (words[0] + 0.5) * 0x1p-32;
     EXPECT_NEAR(g[0], -std::log(-std::log1p(-u)), 1e-5 + 1e-7 / (1 - u));
   }
-}
-
-TEST_P(VectorMathTest, TransposeSwapsRowsAndColumns) {
-  std::array<float, 256> x;
-  for (int i = 0; i < 256; ++i) x[i] = static_cast<float>(i);
-  probe().transpose(x.data());
-  for (int i = 0; i < 256; ++i) EXPECT_EQ(x[i], i % 16 * 16 + i / 16);
 }
 
 INSTANTIATE_ISA_TEST(VectorMathTest);

@@ -14,7 +14,6 @@ struct VectorProbe {
   void (*log)(float* x);
   void (*log1p)(float* x);
   void (*gumbel)(const uint32_t* words, float* y);
-  void (*transpose)(float* rows);  // 16 x 16.
 };
 
 const VectorProbe& VectorProbeFor(VectorIsa isa);

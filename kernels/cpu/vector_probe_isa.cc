@@ -10,17 +10,10 @@ void ProbeLog1p(float* x) { Store(x, Log1p(Load(x))); }
 void ProbeGumbel(const uint32_t* words, float* y) {
   Store(y, Gumbel(Load(reinterpret_cast<const int32_t*>(words))));
 }
-void ProbeTranspose(float* rows) {
-  F32x16 x[16];
-  for (int i = 0; i < 16; ++i) x[i] = Load(rows + 16 * i);
-  Transpose16(x);
-  for (int i = 0; i < 16; ++i) Store(rows + 16 * i, x[i]);
-}
 
 }  // namespace
 
 extern const VectorProbe kProbe;
-const VectorProbe kProbe = {ProbeExp, ProbeLog, ProbeLog1p, ProbeGumbel,
-                            ProbeTranspose};
+const VectorProbe kProbe = {ProbeExp, ProbeLog, ProbeLog1p, ProbeGumbel};
 
 }  // namespace baton::BATON_ISA_NAMESPACE

@@ -1,5 +1,6 @@
 #include "comm/ucx_messenger.h"
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -9,22 +10,49 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <optional>
+#include <random>
 
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "comm/ucx_status.h"
+#include "comm/wire.h"
 
 namespace baton {
 namespace {
 
 // Active message ids.
-constexpr unsigned kMessageAm = 1;  // Data: the message.
-constexpr unsigned kBlockAm = 2;    // Header: the tag. Data: the block.
+constexpr unsigned kHelloAm = 1;    // Data: the sender's address.
+constexpr unsigned kMessageAm = 2;  // Data: the message.
+constexpr unsigned kBlockAm = 3;    // Data: the block.
 
 // Rounds of progress in one Poll().
 constexpr int kMaxProgress = 64;
 // Of the destructor, for what UCX still holds of ours.
 constexpr absl::Duration kShutdownTimeout = absl::Seconds(2);
+
+//   address := nonce:u64 network_address:bytes
+struct Address {
+  uint64_t nonce = 0;
+  NetworkAddress network;
+};
+
+std::optional<Address> ParseAddress(std::string_view bytes) {
+  WireReader in(bytes);
+  const uint64_t nonce = in.Int<uint64_t>();
+  const auto network = DecodeNetworkAddress(in.Bytes());
+  if (!in.done() || !network.has_value()) return std::nullopt;
+  return Address{nonce, *network};
+}
+
+ucs_sock_addr_t UcxAddress(const NetworkAddress& address) {
+  return {reinterpret_cast<const sockaddr*>(&address.address),
+          address.length()};
+}
+
+bool IsRendezvous(const ucp_am_recv_param_t* param) {
+  return param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV;
+}
 
 }  // namespace
 
@@ -35,21 +63,27 @@ absl::StatusOr<std::unique_ptr<UcxMessenger>> UcxMessenger::Create(
   return messenger;
 }
 
+UcxMessenger::UcxMessenger(uint32_t max_peers)
+    : max_peers_(max_peers), nonce_([] {
+        std::random_device device;
+        return (uint64_t{device()} << 32) | device();
+      }()) {}
+
 absl::Status UcxMessenger::Start(const std::string& network_devices) {
-  std::vector<std::pair<std::string, std::string>> config = {{"TLS", "tcp"}};
-  if (!network_devices.empty()) {
-    config.emplace_back("NET_DEVICES", network_devices);
-  }
-  ASSIGN_OR_RETURN(context_, UcxContext::Create(
-                                 UCP_FEATURE_AM | UCP_FEATURE_WAKEUP, config));
+  ASSIGN_OR_RETURN(const NetworkAddress network,
+                   FindNetworkAddress(network_devices));
+  ASSIGN_OR_RETURN(
+      context_,
+      UcxContext::Create(UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+                         {{"TLS", "tcp"}, {"NET_DEVICES", network.device}}));
   ASSIGN_OR_RETURN(worker_, UcxWorker::Create(*context_));
-  ASSIGN_OR_RETURN(address_, worker_->Address());
   RETURN_IF_ERROR(UcxStatus(ucp_worker_get_efd(worker_->get(), &worker_fd_),
                             "ucp_worker_get_efd"));
   wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (wake_fd_ < 0) return absl::ResourceExhaustedError("no eventfd");
   for (const auto& [id, callback] :
-       {std::pair(kMessageAm, &OnMessage), std::pair(kBlockAm, &OnBlock)}) {
+       {std::pair(kHelloAm, &OnHello), std::pair(kMessageAm, &OnMessage),
+        std::pair(kBlockAm, &OnBlock)}) {
     ucp_am_handler_param_t handler = {};
     handler.field_mask =
         UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
@@ -62,18 +96,38 @@ absl::Status UcxMessenger::Start(const std::string& network_devices) {
         UcxStatus(ucp_worker_set_am_recv_handler(worker_->get(), &handler),
                   "ucp_worker_set_am_recv_handler"));
   }
+  return Listen(network);
+}
+
+absl::Status UcxMessenger::Listen(NetworkAddress address) {
+  address.set_port(0);
+  ucp_listener_params_t params = {};
+  params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR |
+                      UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
+  params.sockaddr = UcxAddress(address);
+  params.conn_handler = {&OnConnectionRequest, this};
+  RETURN_IF_ERROR(
+      UcxStatus(ucp_listener_create(worker_->get(), &params, &listener_),
+                "ucp_listener_create on " + address.device));
+  ucp_listener_attr_t attributes = {};
+  attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
+  RETURN_IF_ERROR(UcxStatus(ucp_listener_query(listener_, &attributes),
+                            "ucp_listener_query"));
+  address.address = attributes.sockaddr;
+  address_ =
+      WireWriter().Int(nonce_).Bytes(EncodeNetworkAddress(address)).Take();
   return absl::OkStatus();
 }
 
 UcxMessenger::~UcxMessenger() {
-  for (const auto& [id, peer] : peers_) {
-    MarkFailed(peer.get(), absl::CancelledError("closed"));
+  if (listener_ != nullptr) ucp_listener_destroy(listener_);
+  for (const auto& [endpoint, connection] : connections_) {
+    Fail(connection.get(), absl::CancelledError("closed"));
   }
   // After their endpoints' forced end, operations end without any peer's help.
   const absl::Time deadline = absl::Now() + kShutdownTimeout;
   std::vector<TransportEvent> untold;
-  while (!(failed_.empty() && operations_.empty() && closing_.empty()) &&
-         absl::Now() < deadline) {
+  while (!(IsQuiet() && operations_.empty()) && absl::Now() < deadline) {
     Poll(&untold);
   }
   worker_.reset();
@@ -86,43 +140,90 @@ absl::StatusOr<PeerId> UcxMessenger::Connect(std::string_view address) {
   if (peers_.size() >= max_peers_) {
     return absl::ResourceExhaustedError("too many peers");
   }
-  auto peer = std::make_unique<Peer>();
-  peer->owner = this;
-  peer->id = PeerId(++last_id_);
-  peer->address = address;
+  const std::optional<Address> parsed = ParseAddress(address);
+  if (!parsed.has_value()) {
+    return absl::InvalidArgumentError("not a messenger's address");
+  }
   ucp_ep_params_t params = {};
-  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
-                      UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
-                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(peer->address.data());
-  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-  params.err_handler = {&OnPeerError, peer.get()};
-  RETURN_IF_ERROR(
-      UcxStatus(ucp_ep_create(worker_->get(), &params, &peer->endpoint),
-                "ucp_ep_create"));
-  const PeerId id = peer->id;
-  peer_of_address_.emplace(peer->address, id);
-  peers_.emplace(id, std::move(peer));
+  params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
+  params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+  params.sockaddr = UcxAddress(parsed->network);
+  ASSIGN_OR_RETURN(Connection* const connection, OpenConnection(params));
+  Introduce(connection, address, parsed->nonce);
+  const PeerId id = connection->peer;
+  Operation* const hello = NewOperation(NextTransfer());
+  hello->message = address_;
+  Send(FindPeer(id), hello, kHelloAm, std::as_bytes(std::span(hello->message)));
   return id;
+}
+
+void UcxMessenger::Introduce(Connection* connection, std::string_view address,
+                             uint64_t nonce) {
+  PeerId& id = peer_of_address_[std::string(address)];
+  if (id == PeerId()) {
+    id = PeerId(++last_id_);
+    auto peer = std::make_unique<Peer>();
+    peer->id = id;
+    peer->address = address;
+    peer->nonce = nonce;
+    peers_.emplace(id, std::move(peer));
+  }
+  connection->peer = id;
+  FindPeer(id)->connections.push_back(connection);
+}
+
+absl::StatusOr<UcxMessenger::Connection*> UcxMessenger::OpenConnection(
+    ucp_ep_params_t params) {
+  auto connection = std::make_unique<Connection>();
+  connection->owner = this;
+  params.field_mask |=
+      UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {&OnError, connection.get()};
+  const ucs_status_t created =
+      ucp_ep_create(worker_->get(), &params, &connection->endpoint);
+  if (created != UCS_OK) {
+    std::erase(failed_, connection.get());
+    return UcxStatus(created, "ucp_ep_create");
+  }
+  Connection* const borrowed = connection.get();
+  connections_.emplace(borrowed->endpoint, std::move(connection));
+  return borrowed;
+}
+
+void UcxMessenger::AcceptConnections() {
+  for (ucp_conn_request_h request : std::exchange(requests_, {})) {
+    // Two a peer: one in each direction.
+    if (connections_.size() >= 2 * size_t{max_peers_}) {
+      ucp_listener_reject(listener_, request);
+      continue;
+    }
+    ucp_ep_params_t params = {};
+    params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
+    params.conn_request = request;
+    const auto connection = OpenConnection(params);
+    VLOG(1) << "kv_messenger accepts: " << connection.status().ToString();
+  }
 }
 
 void UcxMessenger::SendMessage(PeerId id, std::string message) {
   CHECK_LE(message.size(), kMaxMessageBytes);
-  Peer* peer = FindLive(id);
+  Peer* peer = FindPeer(id);
   if (peer == nullptr) return;
   Operation* operation = NewOperation(NextTransfer());
   operation->message = std::move(message);
-  Send(peer, operation, std::as_bytes(std::span(operation->message)));
+  Send(peer, operation, kMessageAm,
+       std::as_bytes(std::span(operation->message)));
 }
 
 TransferId UcxMessenger::PostSend(PeerId id, uint64_t tag,
                                   std::span<const std::byte> bytes) {
-  Operation* operation = NewOperation(NextTransfer());
-  const TransferId transfer = operation->id;
+  const TransferId transfer = NextTransfer();
+  Operation* operation = NewOperation(transfer);
   operation->is_block = true;
-  operation->tag = tag;
-  if (Peer* peer = FindLive(id); peer != nullptr) {
-    Send(peer, operation, bytes);
+  operation->header.tag = tag;
+  if (Peer* peer = FindPeer(id); peer != nullptr) {
+    Send(peer, operation, kBlockAm, bytes);
   } else {
     Finish(operation, UCS_ERR_NOT_CONNECTED);
   }
@@ -145,25 +246,35 @@ void UcxMessenger::Cancel(TransferId receive) {
 }
 
 void UcxMessenger::ClosePeer(PeerId id) {
-  if (Peer* peer = FindLive(id); peer != nullptr) {
-    MarkFailed(peer, absl::CancelledError("closed"));
-  }
+  Peer* peer = FindPeer(id);
+  if (peer != nullptr) FailPeer(peer, absl::CancelledError("closed"));
 }
 
 void UcxMessenger::Poll(std::vector<TransportEvent>* events) {
   for (int i = 0; i < kMaxProgress && ucp_worker_progress(worker_->get()) != 0;
        ++i) {
   }
+  AcceptConnections();
   CloseFailed();
-  ReapClosed();
+  std::erase_if(closing_, [](const auto& closing) {
+    const ucs_status_ptr_t request = closing.first;
+    if (!UCS_PTR_IS_PTR(request)) return true;
+    if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
+    ucp_request_free(request);
+    return true;
+  });
   std::move(events_.begin(), events_.end(), std::back_inserter(*events));
   events_.clear();
 }
 
+bool UcxMessenger::IsQuiet() const {
+  return requests_.empty() && failed_.empty() && closing_.empty() &&
+         events_.empty();
+}
+
 void UcxMessenger::Wait(absl::Duration timeout) {
-  if (!events_.empty() || !failed_.empty() || !closing_.empty()) return;
   // Anything but OK means that progress is to be made first.
-  if (ucp_worker_arm(worker_->get()) != UCS_OK) return;
+  if (!IsQuiet() || ucp_worker_arm(worker_->get()) != UCS_OK) return;
   pollfd fds[] = {{worker_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
   const int64_t milliseconds = std::clamp<int64_t>(
       absl::ToInt64Milliseconds(absl::Ceil(timeout, absl::Milliseconds(1))), 0,
@@ -179,52 +290,81 @@ void UcxMessenger::Wake() {
   if (write(wake_fd_, &one, sizeof one) < 0) CHECK_EQ(errno, EAGAIN);
 }
 
-void UcxMessenger::OnPeerError(void* arg, ucp_ep_h, ucs_status_t status) {
-  auto* peer = static_cast<Peer*>(arg);
-  peer->owner->MarkFailed(peer, UcxStatus(status, "peer"));
+void UcxMessenger::OnConnectionRequest(ucp_conn_request_h request, void* arg) {
+  static_cast<UcxMessenger*>(arg)->requests_.push_back(request);
 }
 
-ucs_status_t UcxMessenger::OnMessage(void* arg, const void*, size_t, void* data,
-                                     size_t bytes,
+void UcxMessenger::OnError(void* arg, ucp_ep_h, ucs_status_t status) {
+  auto* connection = static_cast<Connection*>(arg);
+  connection->owner->Fail(connection, UcxStatus(status, "peer"));
+}
+
+ucs_status_t UcxMessenger::OnHello(void* arg, const void* header,
+                                   size_t header_size, void* data, size_t size,
+                                   const ucp_am_recv_param_t* param) {
+  auto* self = static_cast<UcxMessenger*>(arg);
+  if (IsRendezvous(param) ||
+      !(param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP)) {
+    return UCS_OK;
+  }
+  const auto it = self->connections_.find(param->reply_ep);
+  if (it == self->connections_.end()) return UCS_OK;
+  Connection* connection = it->second.get();
+  if (connection->failed || connection->peer != PeerId()) return UCS_OK;
+  const std::string address(static_cast<const char*>(data), size);
+  const std::optional<Address> parsed = ParseAddress(address);
+  if (!self->OwnHeader(header, header_size).has_value() ||
+      !parsed.has_value()) {
+    self->Fail(connection, absl::InvalidArgumentError("not for this process"));
+  } else if (self->peers_.size() >= self->max_peers_ &&
+             !self->peer_of_address_.contains(address)) {
+    self->Fail(connection, absl::ResourceExhaustedError("too many peers"));
+  } else {
+    self->Introduce(connection, address, parsed->nonce);
+  }
+  return UCS_OK;
+}
+
+ucs_status_t UcxMessenger::OnMessage(void* arg, const void* header,
+                                     size_t header_size, void* data,
+                                     size_t size,
                                      const ucp_am_recv_param_t* param) {
   auto* self = static_cast<UcxMessenger*>(arg);
   // Ours come eagerly; another protocol or size is nobody we know.
-  const bool rendezvous = param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV;
-  if (rendezvous || bytes > kMaxMessageBytes) return UCS_OK;
-  self->events_.push_back(
-      MessageReceived{std::string(static_cast<const char*>(data), bytes)});
+  if (self->OwnHeader(header, header_size).has_value() &&
+      !IsRendezvous(param) && size <= kMaxMessageBytes) {
+    self->events_.push_back(
+        MessageReceived{std::string(static_cast<const char*>(data), size)});
+  }
   return UCS_OK;
 }
 
 // OK without a receive drops the block and ends the sender's send.
 ucs_status_t UcxMessenger::OnBlock(void* arg, const void* header,
-                                   size_t header_bytes, void* data,
-                                   size_t bytes,
+                                   size_t header_size, void* data, size_t size,
                                    const ucp_am_recv_param_t* param) {
   auto* self = static_cast<UcxMessenger*>(arg);
-  uint64_t tag = 0;
-  if (header_bytes != sizeof tag) return UCS_OK;
-  std::memcpy(&tag, header, sizeof tag);
-  const auto it = self->receives_.find(tag);
-  if (it == self->receives_.end() || it->second.bytes.size() != bytes) {
+  const std::optional<Header> own = self->OwnHeader(header, header_size);
+  if (!own.has_value()) return UCS_OK;
+  const auto it = self->receives_.find(own->tag);
+  if (it == self->receives_.end() || it->second.bytes.size() != size) {
     return UCS_OK;
   }
   const Receive receive = it->second;
   self->receives_.erase(it);
   self->receive_tags_.erase(receive.id);
-  return self->ReceiveBlock(receive, data,
-                            param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
+  return self->ReceiveBlock(receive, data, IsRendezvous(param));
 }
 
 ucs_status_t UcxMessenger::ReceiveBlock(Receive receive, void* data,
                                         bool rendezvous) {
-  if (!rendezvous) {
-    std::memcpy(receive.bytes.data(), data, receive.bytes.size());
-    events_.push_back(TransferDone{receive.id, absl::OkStatus()});
-    return UCS_OK;
-  }
   Operation* operation = NewOperation(receive.id);
   operation->is_block = true;
+  if (!rendezvous) {
+    std::memcpy(receive.bytes.data(), data, receive.bytes.size());
+    Finish(operation, UCS_OK);
+    return UCS_OK;
+  }
   ucp_request_param_t params = {};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK |
                         UCP_OP_ATTR_FIELD_USER_DATA |
@@ -254,16 +394,33 @@ void UcxMessenger::OnReceived(void* request, ucs_status_t status, size_t,
   ucp_request_free(request);
 }
 
-UcxMessenger::Peer* UcxMessenger::FindLive(PeerId id) {
+std::optional<UcxMessenger::Header> UcxMessenger::OwnHeader(const void* header,
+                                                            size_t size) const {
+  Header own;
+  if (size != sizeof own) return std::nullopt;
+  std::memcpy(&own, header, sizeof own);  // It may lie anywhere.
+  if (own.nonce != nonce_) return std::nullopt;
+  return own;
+}
+
+UcxMessenger::Peer* UcxMessenger::FindPeer(PeerId id) {
   const auto it = peers_.find(id);
   if (it == peers_.end() || !it->second->failure.ok()) return nullptr;
   return it->second.get();
 }
 
-void UcxMessenger::MarkFailed(Peer* peer, absl::Status failure) {
-  if (!peer->failure.ok()) return;
-  peer->failure = std::move(failure);
-  failed_.push_back(peer->id);
+void UcxMessenger::Fail(Connection* connection, absl::Status status) {
+  if (connection->failed) return;
+  connection->failed = true;
+  failed_.push_back(connection);
+  Peer* peer = FindPeer(connection->peer);
+  if (peer != nullptr) FailPeer(peer, std::move(status));
+}
+
+void UcxMessenger::FailPeer(Peer* peer, absl::Status status) {
+  peer->failure = std::move(status);
+  peer_of_address_.erase(peer->address);
+  for (Connection* c : peer->connections) Fail(c, peer->failure);
 }
 
 UcxMessenger::Operation* UcxMessenger::NewOperation(TransferId id) {
@@ -275,25 +432,26 @@ UcxMessenger::Operation* UcxMessenger::NewOperation(TransferId id) {
   return borrowed;
 }
 
-void UcxMessenger::Send(Peer* peer, Operation* operation,
+void UcxMessenger::Send(Peer* peer, Operation* operation, unsigned am_id,
                         std::span<const std::byte> data) {
+  operation->header.nonce = peer->nonce;
   ucp_request_param_t params = {};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK |
                         UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   params.flags =
-      operation->is_block ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+      am_id == kBlockAm ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+  if (am_id == kHelloAm) params.flags |= UCP_AM_SEND_FLAG_REPLY;
   params.cb.send = &OnSent;
   params.user_data = operation;
-  const unsigned am_id = operation->is_block ? kBlockAm : kMessageAm;
-  const size_t header_bytes = operation->is_block ? sizeof operation->tag : 0;
-  const ucs_status_ptr_t request =
-      ucp_am_send_nbx(peer->endpoint, am_id, &operation->tag, header_bytes,
-                      data.data(), data.size(), &params);
+  Connection* connection = peer->connections.front();
+  const ucs_status_ptr_t request = ucp_am_send_nbx(
+      connection->endpoint, am_id, &operation->header, sizeof operation->header,
+      data.data(), data.size(), &params);
   if (request == nullptr) {
     Finish(operation, UCS_OK);
   } else if (UCS_PTR_IS_ERR(request)) {
-    MarkFailed(peer, UcxStatus(UCS_PTR_STATUS(request), "ucp_am_send_nbx"));
     Finish(operation, UCS_PTR_STATUS(request));
+    Fail(connection, UcxStatus(UCS_PTR_STATUS(request), "ucp_am_send_nbx"));
   }
 }
 
@@ -306,29 +464,19 @@ void UcxMessenger::Finish(Operation* operation, ucs_status_t status) {
 
 void UcxMessenger::CloseFailed() {
   // Closing ends operations, whose callbacks may find more failures.
-  for (PeerId id : std::exchange(failed_, {})) {
-    const auto it = peers_.find(id);
-    if (it == peers_.end()) continue;  // Failed before Connect() returned.
-    std::unique_ptr<Peer> peer = std::move(it->second);
-    peers_.erase(it);
-    peer_of_address_.erase(peer->address);
-    events_.push_back(PeerFailed{id, peer->failure});
+  for (Connection* failed : std::exchange(failed_, {})) {
+    auto connection = std::move(connections_.at(failed->endpoint));
+    connections_.erase(failed->endpoint);
+    if (const auto it = peers_.find(failed->peer); it != peers_.end()) {
+      events_.push_back(PeerFailed{failed->peer, it->second->failure});
+      peers_.erase(it);
+    }
     ucp_request_param_t params = {};
     params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     params.flags = UCP_EP_CLOSE_FLAG_FORCE;
-    closing_.emplace_back(ucp_ep_close_nbx(peer->endpoint, &params),
-                          std::move(peer));
+    closing_.emplace_back(ucp_ep_close_nbx(failed->endpoint, &params),
+                          std::move(connection));
   }
-}
-
-void UcxMessenger::ReapClosed() {
-  std::erase_if(closing_, [](const auto& closing) {
-    const ucs_status_ptr_t request = closing.first;
-    if (!UCS_PTR_IS_PTR(request)) return true;
-    if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
-    ucp_request_free(request);
-    return true;
-  });
 }
 
 }  // namespace baton

@@ -3,7 +3,7 @@
 //   kv_peer MODE BLOCKS BLOCK_BYTES export READABLE
 //     writes a handle, publishes READABLE blocks, and with all of them the tail
 //   kv_peer MODE BLOCKS BLOCK_BYTES import
-//     reads a handle and imports it
+//     writes "ready", reads a handle and imports it
 //
 // Block i is filled with seed i. Writes "ended CODE GOOD" at the end: the
 // status code, and how many blocks hold what they should. Leaves when its input
@@ -67,6 +67,8 @@ void Export(KvTransferSide* side, uint32_t readable) {
 }
 
 void Import(KvTransferSide* side) {
+  std::puts("ready");
+  std::fflush(stdout);
   std::string line;
   std::getline(std::cin, line);
   side->agent().StartImport(ImportId(1), KvHandleFromText(line), 0,

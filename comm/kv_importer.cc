@@ -67,8 +67,11 @@ bool KvImporter::OnMessage(const KvReadableMessage& message, absl::Time now) {
   Import* import = Hear(message.token, now);
   if (import == nullptr) return false;
   if (message.num_blocks > import->request.handle.blocks.size()) return false;
-  import->readable = std::max(import->readable, message.num_blocks);
-  MaybeCopyable(import);
+  if (message.num_blocks > import->readable) {
+    import->readable = message.num_blocks;
+    import->deadline = now + options_->import_timeout;
+    MaybeCopyable(import);
+  }
   return true;
 }
 
@@ -173,7 +176,7 @@ void KvImporter::SweepOne(Import* import, absl::Time now) {
     import->deadline = absl::InfiniteFuture();  // They end with the peer.
     transport_->ClosePeer(import->peer);
   } else {
-    Fail(import, absl::UnavailableError("the exporter is silent"), true, now);
+    Fail(import, absl::UnavailableError("nothing came in time"), true, now);
   }
 }
 
@@ -252,7 +255,10 @@ KvImporter::Import* KvImporter::Hear(uint64_t token, absl::Time now) {
   if (import->state == KvImportState::kOpening) {
     MoveTo(import, KvImportState::kMoving);
   }
-  import->deadline = now + options_->import_timeout;
+  // Words are progress only while no block is due.
+  if (import->request.first_block + import->received >= import->readable) {
+    import->deadline = now + options_->import_timeout;
+  }
   return import;
 }
 

@@ -61,7 +61,8 @@ struct KvTransferAgentOptions {
   // A lease ends this long after its last progress: the export's start, a
   // publication, a block sent, a sign of life from the importer.
   absl::Duration lease = absl::Seconds(30);
-  // An import ends when its exporter has been silent for this long.
+  // An import ends when for this long no block came that is readable, or, with
+  // none due, no word from its exporter.
   absl::Duration import_timeout = absl::Seconds(30);
   // Both sides repeat what they know this often, so lost messages only delay.
   absl::Duration refresh_interval = absl::Seconds(5);

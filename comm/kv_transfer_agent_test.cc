@@ -290,6 +290,30 @@ TEST_P(KvTransferAgentTest, OtherLostMessagesOnlyDelay) {
   }
 }
 
+TEST(KvTransferModesTest, ABlockThatIsStuckEndsThePushThoughBothSidesLive) {
+  SimulatedClock clock;
+  LoopbackNetwork network;
+  network.set_hook([](auto, auto, std::string_view message) {
+    return LoopbackFate{.copies = message.empty() ? 0u : 1u};
+  });
+  KvTransferSide p(network.CreateEndpoint("p", {.maps_regions = false}), 4, 64,
+                   &clock);
+  KvTransferSide d(network.CreateEndpoint("d", {}), 4, 64, &clock);
+  d.agent().StartImport(kImport,
+                        p.agent().StartExport(kExport, {BlockId(0)}, 64), 0,
+                        {BlockId(1)});
+  p.agent().PublishReadable(kExport, 1);
+  for (int i = 0; i < 40; ++i) {
+    p.agent().Poll();
+    d.agent().Poll();
+    clock.Advance(absl::Seconds(1));
+  }
+  ASSERT_TRUE(d.imports().contains(kImport));
+  EXPECT_TRUE(absl::IsUnavailable(d.imports().at(kImport).status));
+  ASSERT_TRUE(p.exports().contains(kExport));
+  EXPECT_TRUE(absl::IsCancelled(p.exports().at(kExport).status));
+}
+
 TEST_P(KvTransferAgentTest, RepeatedMessagesChangeNothing) {
   network_->set_hook(
       [](auto, auto, auto) { return LoopbackFate{.copies = 3}; });

@@ -27,6 +27,23 @@ RequestLimits MakeLimits(const ModelRunnerInfo& model, const KvPool& pool) {
   return limits;
 }
 
+RequestActivity ActivityIn(SequencePhase phase) {
+  switch (phase) {
+    case SequencePhase::kPrefilling:
+      return RequestActivity::kPrefill;
+    case SequencePhase::kImportingKv:
+    case SequencePhase::kExported:
+      return RequestActivity::kTransfer;
+    case SequencePhase::kDecoding:
+      return RequestActivity::kDecode;
+    case SequencePhase::kWaiting:
+    case SequencePhase::kEnding:
+    case SequencePhase::kFinished:
+      break;
+  }
+  return RequestActivity::kQueued;
+}
+
 void WakeInbox(void* inbox) { static_cast<Inbox*>(inbox)->Wake(); }
 
 Worker::Device MakeDevice(const EngineEnvironment& environment, Inbox* inbox) {
@@ -218,18 +235,24 @@ void LLMEngine::CommitSample(const SampleRow& sample,
     End(sequence, absl::InternalError("the logits are no distribution"));
     return;
   }
-  if (sequence->exports()) {
-    scheduler_.Remove(sequence);
-    sequence->SetPhase(SequencePhase::kExported);
-  } else if (sequence->phase() == SequencePhase::kPrefilling) {
-    kv_.Transition(&sequence->kv, KvRangeState::kOwned);
-    sequence->SetPhase(SequencePhase::kDecoding);
-  }
-  if (sequence->prefill_time == absl::ZeroDuration() && !sequence->imported) {
+  if (sequence->phase() == SequencePhase::kPrefilling) LeavePrefill(sequence);
+  AppendToken(sequence, *drawn);
+}
+
+void LLMEngine::LeavePrefill(SequenceMetadata* sequence) {
+  const bool recomputed =
+      sequence->imported || sequence->prefill_time > absl::ZeroDuration();
+  if (!recomputed) {
     sequence->prefill_time =
         environment_.clock->Now() - sequence->first_admitted;
   }
-  AppendToken(sequence, *drawn);
+  if (sequence->exports()) {
+    scheduler_.Remove(sequence);
+    sequence->SetPhase(SequencePhase::kExported);
+  } else {
+    kv_.Transition(&sequence->kv, KvRangeState::kOwned);
+    sequence->SetPhase(SequencePhase::kDecoding);
+  }
 }
 
 void LLMEngine::AppendToken(SequenceMetadata* sequence,
@@ -327,11 +350,15 @@ void LLMEngine::End(SequenceMetadata* sequence, absl::Status status) {
     return;
   }
   sequence->end_status = std::move(status);
+  sequence->ended_in = ActivityIn(sequence->phase());
   sequence->SetPhase(SequencePhase::kEnding);
 }
 
 void LLMEngine::Finish(SequenceMetadata* sequence, const absl::Status& status) {
   CHECK(sequence->kv.state() == KvRangeState::kFree);
+  if (sequence->phase() != SequencePhase::kEnding) {
+    sequence->ended_in = ActivityIn(sequence->phase());
+  }
   sequence->SetPhase(SequencePhase::kFinished);
   if (sequence->first_admitted == absl::InfiniteFuture()) --num_waiting_;
   deadlines_.erase({sequence->request.deadline, sequence->id});
@@ -347,6 +374,7 @@ void LLMEngine::TellFinished(const SequenceMetadata& sequence,
   GenerationOutcome outcome;
   outcome.status = status;
   outcome.reason = FinishReasonOf(sequence).value_or(FinishReason::kLength);
+  outcome.ended_in = sequence.ended_in;
   outcome.prompt_tokens = sequence.request.original_prompt_tokens;
   outcome.output_tokens = sequence.output_tokens();
   outcome.queue_time =

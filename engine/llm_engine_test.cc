@@ -213,6 +213,7 @@ TEST_F(LLMEngineTest, AnAbortWhileAStepIsInFlightIgnoresItsResult) {
   engine().Advance();  // The stream isn't polled: the step is in flight.
   engine().CheckInvariants();
   EXPECT_EQ(sink.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(sink.outcome->ended_in, RequestActivity::kDecode);
   EXPECT_EQ(engine().load().deferred_blocks, 1u);
   RunUntilIdle();
   EXPECT_EQ(sink.tokens.size(), 3u);

@@ -236,6 +236,7 @@ TEST(LLMEngineTransferTest, BlocksOfAnExportStayUntilTheTransferHasEnded) {
   }
   while (!split.prefill.finished()) pools.driver().Turn();
   EXPECT_EQ(split.prefill.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(split.prefill.outcome->ended_in, RequestActivity::kPrefill);
   EXPECT_EQ(pools.prefill().load().exported_blocks, 0u);
 }
 

@@ -84,6 +84,7 @@ struct SequenceMetadata {
   KvBlockRange kv;
   bool imported = false;    // The handle's KV has come; never asked for again.
   absl::Status end_status;  // In kEnding: what the sink will be told.
+  RequestActivity ended_in = RequestActivity::kQueued;
 
   // For the outcome.
   absl::Time first_admitted = absl::InfiniteFuture();

@@ -13,9 +13,18 @@ namespace baton {
 
 enum class FinishReason { kStopToken, kLength };
 
+// What a request was doing when it ended.
+enum class RequestActivity {
+  kQueued,    // Waiting for a place in the batch.
+  kPrefill,   // Its prompt was being computed.
+  kTransfer,  // Its KV was being pulled, here or by a peer.
+  kDecode,
+};
+
 struct GenerationOutcome {
   absl::Status status;  // Not OK: reason has no meaning.
   FinishReason reason = FinishReason::kLength;
+  RequestActivity ended_in = RequestActivity::kQueued;
   uint32_t prompt_tokens = 0;
   uint32_t cached_tokens = 0;
   uint32_t output_tokens = 0;  // Resumed ones included.

@@ -65,6 +65,20 @@ std::string OutcomeName(const absl::Status& status) {
   return absl::AsciiStrToLower(absl::StatusCodeToString(status.code()));
 }
 
+const char* ActivityName(RequestActivity activity) {
+  switch (activity) {
+    case RequestActivity::kQueued:
+      return "queued";
+    case RequestActivity::kPrefill:
+      return "prefill";
+    case RequestActivity::kTransfer:
+      return "transfer";
+    case RequestActivity::kDecode:
+      return "decode";
+  }
+  return "unknown";
+}
+
 }  // namespace
 
 WorkerMetrics::WorkerMetrics(Registry* registry, const std::string& role)
@@ -73,6 +87,9 @@ WorkerMetrics::WorkerMetrics(Registry* registry, const std::string& role)
 WorkerMetrics::WorkerMetrics(const Maker& make)
     : requests_(make.Counters("baton_requests_total",
                               "Requests that ended, by outcome.")),
+      aborted_requests_(make.Counters(
+          "baton_aborted_requests_total",
+          "Requests cancelled or late, by what they were doing.")),
       queue_time_(make.Seconds("baton_queue_time_seconds",
                                "From submission to a place in the batch.")),
       time_to_first_token_(
@@ -118,6 +135,11 @@ void WorkerMetrics::OnStep(const StepStats& stats) {
 void WorkerMetrics::OnRequestEnd(const GenerationOutcome& outcome) {
   requests_.Add({{"outcome", OutcomeName(outcome.status)}}).Increment();
   if (outcome.prompt_tokens == 0) return;  // Refused.
+  if (absl::IsCancelled(outcome.status) ||
+      absl::IsDeadlineExceeded(outcome.status)) {
+    aborted_requests_.Add({{"phase", ActivityName(outcome.ended_in)}})
+        .Increment();
+  }
   queue_time_.Observe(absl::ToDoubleSeconds(outcome.queue_time));
   prompt_tokens_.Increment(outcome.prompt_tokens);
   cached_tokens_.Increment(outcome.cached_tokens);

@@ -38,6 +38,7 @@ class WorkerMetrics {
   explicit WorkerMetrics(const Maker& make);
 
   prometheus::Family<prometheus::Counter>& requests_;
+  prometheus::Family<prometheus::Counter>& aborted_requests_;
   prometheus::Histogram& queue_time_;
   prometheus::Histogram& time_to_first_token_;
   prometheus::Histogram& inter_token_latency_;

@@ -41,6 +41,20 @@ TEST_F(WorkerMetricsTest, AnEndedRequestIsCountedByOutcomeWithItsTokens) {
   }
 }
 
+TEST_F(WorkerMetricsTest, AnAbortedRequestIsCountedByWhatItWasDoing) {
+  GenerationOutcome outcome;
+  outcome.prompt_tokens = 12;
+  outcome.ended_in = RequestActivity::kTransfer;
+  metrics_.OnRequestEnd(outcome);
+  EXPECT_THAT(Text(), Not(HasSubstr("baton_aborted_requests_total{")));
+  outcome.status = absl::CancelledError("aborted");
+  metrics_.OnRequestEnd(outcome);
+  outcome.status = absl::DeadlineExceededError("late");
+  metrics_.OnRequestEnd(outcome);
+  EXPECT_THAT(Text(), HasSubstr("baton_aborted_requests_total{role=\"decode\","
+                                "phase=\"transfer\"} 2"));
+}
+
 TEST_F(WorkerMetricsTest, ARefusedRequestHasAnOutcomeAlone) {
   GenerationOutcome outcome;
   outcome.status = absl::ResourceExhaustedError("full");

@@ -2,87 +2,25 @@
 """A foreign client: Debian's python3-grpcio with stubs made from the .proto files here,
 against a prefill server, a decode server and a router as `baton local up` starts them."""
 
-import importlib
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 import unittest
-import urllib.request
 
 import grpc
 
-MODEL = "models/tiny-deepseek-v3"
-PROTOS = ["proto/baton/v1/%s.proto" % name for name in ("error_details", "health", "inference")]
-DEADLINE = 60
-STUBS = os.path.join(os.environ["TEST_TMPDIR"], "stubs")
-
-
-def make_stubs():
-    os.makedirs(STUBS)
-    subprocess.run(["protoc", "-I.", "--python_out=" + STUBS, "--grpc_out=" + STUBS,
-                    "--plugin=protoc-gen-grpc=/usr/bin/grpc_python_plugin", *PROTOS], check=True)
-    sys.path.insert(0, STUBS)
-    return [importlib.import_module("proto.baton.v1." + name) for name in
-            ("inference_pb2", "inference_pb2_grpc", "error_details_pb2", "health_pb2", "health_pb2_grpc")]
-
-
-pb, pb_grpc, errors_pb, health_pb, health_grpc = make_stubs()
-
-
-def await_condition(condition, what):
-    """Waits until it is true; a signal that never comes is the pause."""
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("timed out: " + what)
-        signal.sigtimedwait([signal.SIGUSR1], 0.02)
-
-
-def golden(name):
-    with open("%s/golden/%s.json" % (MODEL, name), encoding="utf-8") as f:
-        return json.load(f)
-
-
-def greedy(prompt, max_tokens):
-    return pb.GenerateRequest(prompt=prompt, sampling=pb.SamplingParams(temperature=0),
-                              stopping=pb.StoppingParams(max_tokens=max_tokens, ignore_eos=True))
-
-
-def ids_prompt(ids):
-    return pb.Prompt(token_ids=pb.TokenIds(ids=ids))
-
-
-def text_prompt(text):
-    return pb.Prompt(text=pb.TextPrompt(text=text))
+from cluster import (DEADLINE, Cluster, await_condition, errors_pb, golden, greedy, health_grpc, health_pb,
+                     ids_prompt, pb, pb_grpc, text_prompt)
 
 
 class PythonClientTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        ready = os.path.join(os.environ["TEST_TMPDIR"], "ready")
-        cls.up = subprocess.Popen(["deploy/bin/baton", "local", "up", "--model=" + MODEL, "--bin_dir=deploy/bin",
-                                   "--worker_flags=--kv_cache_bytes=64MiB", "--ready_file=" + ready])
-        await_condition(lambda: os.path.exists(ready) or cls.up.poll() is not None, "the servers' start")
-        with open(ready, encoding="utf-8") as f:
-            cls.cluster = json.load(f)
-        cls.channel = grpc.insecure_channel(cls.cluster["router"])
+        cls.cluster = Cluster("--worker_flags=--kv_cache_bytes=64MiB")
+        cls.channel = grpc.insecure_channel(cls.cluster.router)
         cls.stub = pb_grpc.InferenceServiceStub(cls.channel)
 
     @classmethod
     def tearDownClass(cls):
         cls.channel.close()
-        cls.up.terminate()
-        assert cls.up.wait(DEADLINE) == 0
-
-    def metric(self, process, name):
-        """The sum over a metric's lines."""
-        http = next(p["http"] for p in self.cluster["processes"] if p["name"] == process)
-        with urllib.request.urlopen("http://%s/metrics" % http, timeout=DEADLINE) as page:
-            lines = page.read().decode().splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+        cls.cluster.stop()
 
     def generate(self, request):
         """(token ids, text, finished), after checking the stream's order."""
@@ -142,11 +80,6 @@ class PythonClientTest(unittest.TestCase):
         self.assertEqual(info.metadata["field"], "sampling.top_p")
 
     def test_cancelling_frees_every_block_on_both_sides(self):
-        def used():
-            workers = [p["name"] for p in self.cluster["processes"] if p["name"] != "router"]
-            return sum(self.metric(w, "baton_kv_utilization_ratio") + self.metric(w, "baton_running_requests")
-                       for w in workers)
-
         call = self.stub.Generate(greedy(text_prompt("Once"), 3000), timeout=DEADLINE)
         for _ in range(3):
             next(call)
@@ -155,9 +88,8 @@ class PythonClientTest(unittest.TestCase):
             for _ in call:
                 pass
         self.assertEqual(caught.exception.code(), grpc.StatusCode.CANCELLED)
-        start = time.monotonic()
-        await_condition(lambda: used() == 0, "free blocks")
-        print("free %.3f s after the cancel" % (time.monotonic() - start))
+        seconds = await_condition(self.cluster.is_idle, "free blocks")
+        print("free %.3f s after the cancel" % seconds)
 
     def test_the_deadline_of_the_call_is_the_requests(self):
         with self.assertRaises(grpc.RpcError) as caught:
@@ -166,7 +98,7 @@ class PythonClientTest(unittest.TestCase):
         self.assertEqual(caught.exception.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
 
     def test_every_server_says_it_is_serving(self):
-        for process in self.cluster["processes"]:
+        for process in self.cluster.processes:
             with grpc.insecure_channel(process["grpc"]) as channel:
                 answer = health_grpc.HealthStub(channel).Check(health_pb.HealthCheckRequest(), timeout=DEADLINE)
             self.assertEqual(answer.status, health_pb.HealthCheckResponse.SERVING, process)

@@ -119,6 +119,7 @@ class LLMEngine {
   void CommitRows(const ScheduledRows& rows);
   // `drawn`: null if the row was not sampleable.
   void CommitSample(const SampleRow& sample, const SampledToken* drawn);
+  void LeavePrefill(SequenceMetadata* sequence);
   void AppendToken(SequenceMetadata* sequence, const SampledToken& drawn);
   void ReportStep(const WorkerStepState& step) const;
 

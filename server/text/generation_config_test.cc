@@ -87,7 +87,8 @@ TEST(GenerationConfigTest, BadFieldsAreNamedWithTheirFile) {
   };
   for (const auto& [field, value] : bad_fields) {
     ModelFolderForTest folder;
-    folder.Edit("generation_config.json", [&](J& j) { j[field] = value; });
+    folder.Edit("generation_config.json",
+                [&field = field, &value = value](J& j) { j[field] = value; });
     const absl::Status status = LoadGenerationConfig(folder.path()).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()),
@@ -95,24 +96,12 @@ TEST(GenerationConfigTest, BadFieldsAreNamedWithTheirFile) {
   }
 }
 
-TEST(GenerationConfigTest, BadFieldsOfTheModelsConfigAreNamed) {
-  const std::vector<std::pair<std::string, J>> bad_fields = {
-      {"vocab_size", 0},
-      {"vocab_size", -5},
-      {"vocab_size", nullptr},
-      {"vocab_size", 1LL << 40},
-      {"vocab_size", "4k"},
-      {"eos_token_id", 4096},
-      {"eos_token_id", J::object()},
-  };
-  for (const auto& [field, value] : bad_fields) {
-    ModelFolderForTest folder;
-    folder.Edit("config.json", [&](J& j) { j[field] = value; });
-    const absl::Status status = LoadGenerationConfig(folder.path()).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()),
-                HasSubstr("/config.json: " + field + ": "));
-  }
+TEST(GenerationConfigTest, AnErrorInTheModelsConfigComesThrough) {
+  ModelFolderForTest folder;
+  folder.Edit("config.json", [](J& j) { j["vocab_size"] = 0; });
+  EXPECT_THAT(
+      std::string(LoadGenerationConfig(folder.path()).status().message()),
+      HasSubstr("/config.json: vocab_size: "));
 }
 
 TEST(GenerationConfigTest, TruncatedFilesAreErrors) {

@@ -51,6 +51,19 @@ TEST(SplitterTest, SpaceIsUnicodesWhiteSpace) {
             (Pieces{" ", "\xE1\xA0\x8E", " "}));
 }
 
+TEST(SplitterTest, ReadsThePatternsOfOtherFamilies) {
+  const std::string llama3 =
+      "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}"
+      "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+  EXPECT_EQ(Split(llama3, "It'S  1234 ok!\n"),
+            (Pieces{"It", "'S", " ", " ", "123", "4", " ok", "!\n"}));
+  const std::string gpt4 =
+      "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}"
+      "| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+";
+  EXPECT_EQ(Split(gpt4, "I'm (so) sure\n\n"),
+            (Pieces{"I", "'m", " (", "so", ")", " sure", "\n\n"}));
+}
+
 TEST(SplitterTest, DollarStandsAtTheEndsOfLines) {
   EXPECT_EQ(Split(" +$", "a  \nb  c "), (Pieces{"a", "  ", "\nb  c", " "}));
 }

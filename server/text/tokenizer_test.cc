@@ -184,7 +184,7 @@ TEST(TokenizerTest, UsesGpt2sPatternWhereByteLevelSplits) {
               ElementsAre(1520, 1178));
 }
 
-// A step that is quadratic in any of these would take hours.
+// A step that is quadratic in any of these would take minutes.
 TEST(TokenizerTest, LongTextsOfAnyShapeComeBack) {
   const auto tokenizer = LoadDemo();
   for (const std::string unit :
@@ -192,7 +192,7 @@ TEST(TokenizerTest, LongTextsOfAnyShapeComeBack) {
         "\U0001F468\u200D\U0001F469\u200D\U0001F467", "<\uff5cUser",
         "<\uff5cUser\uff5c>", "ab1! \n"}) {
     std::string text;
-    while (text.size() < 1 << 19) text.append(unit);
+    while (text.size() < 1 << 17) text.append(unit);
     text.append("x");
     for (const bool parse_special : {false, true}) {
       const auto ids = tokenizer->Encode(text, parse_special);
@@ -227,79 +227,29 @@ struct BadField {
   std::function<void(nlohmann::json&)> spoil;
 };
 
+// What a single field of tokenizer.json may hold is tested with TokenizerFile.
 std::vector<BadField> BadFields() {
   using J = nlohmann::json;
   const std::string t = "tokenizer.json";
   const std::string c = "tokenizer_config.json";
   return {
-      {t, "normalizer",
-       [](J& j) {
-         j["normalizer"] = {{"type", "NFC"}};
-       }},
-      {t, "pre_tokenizer", [](J& j) { j.erase("pre_tokenizer"); }},
-      {t, "pre_tokenizer", [](J& j) { j["pre_tokenizer"] = 3; }},
-      {t, "pre_tokenizer.type",
-       [](J& j) { j["pre_tokenizer"]["type"] = "Whitespace"; }},
-      {t, "pre_tokenizer.pretokenizers",
-       [](J& j) { j["pre_tokenizer"].erase("pretokenizers"); }},
-      {t, "pre_tokenizer",
-       [](J& j) { j["pre_tokenizer"]["pretokenizers"].erase(3); }},
-      {t, "pretokenizers[1].behavior",
-       [](J& j) {
-         j["pre_tokenizer"]["pretokenizers"][1]["behavior"] = "Removed";
-       }},
-      {t, "pretokenizers[0].pattern.Regex",
-       [](J& j) {
-         j["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"String", "a"}};
-       }},
-      {t, "pretokenizers[0].pattern",
+      {t, "pre_tokenizer.pretokenizers[0].pattern",
        [](J& j) {
          j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(";
        }},
-      {t, "pretokenizers[3].add_prefix_space",
+      {t, "model.vocab.", [](J& j) { j["model"]["vocab"]["he"] = 1520; }},
+      // The character of byte 0xA1; the merges do not use it.
+      {t, "model.vocab", [](J& j) { j["model"]["vocab"].erase("\u00A1"); }},
+      {t, "model.vocab",
        [](J& j) {
-         j["pre_tokenizer"]["pretokenizers"][3]["add_prefix_space"] = true;
+         j["added_tokens"].push_back({{"id", 80}, {"content", "a"}});
        }},
-      {t, "decoder.type", [](J& j) { j["decoder"]["type"] = "Metaspace"; }},
-      {t, "model", [](J& j) { j.erase("model"); }},
-      {t, "model.type", [](J& j) { j["model"]["type"] = "Unigram"; }},
-      {t, "model.dropout", [](J& j) { j["model"]["dropout"] = 0.1; }},
-      {t, "model.end_of_word_suffix",
-       [](J& j) { j["model"]["end_of_word_suffix"] = "</w>"; }},
-      {t, "model.ignore_merges", [](J& j) { j["model"]["ignore_merges"] = 1; }},
-      {t, "model.vocab", [](J& j) { j["model"]["vocab"] = J::array(); }},
-      {t, "model.vocab.he", [](J& j) { j["model"]["vocab"]["he"] = -1; }},
-      {t, "model.vocab.he", [](J& j) { j["model"]["vocab"]["he"] = 1 << 22; }},
-      {t, "model.vocab", [](J& j) { j["model"]["vocab"]["he"] = 1520; }},
-      {t, "model.vocab", [](J& j) { j["model"]["vocab"][""] = 5000; }},
-      {t, "model.vocab", [](J& j) { j["model"]["vocab"].erase("\xC2\xA1"); }},
-      {t, "model.merges", [](J& j) { j["model"]["merges"] = "a b"; }},
-      {t, "model.merges[7]", [](J& j) { j["model"]["merges"][7] = "a b c"; }},
-      {t, "model.merges[7]", [](J& j) { j["model"]["merges"][7] = {"a"}; }},
-      {t, "model.merges[7]",
-       [](J& j) {
-         j["model"]["merges"][7] = {"a", "\xE2\x82\xAC"};
-       }},
-      {t, "added_tokens", [](J& j) { j["added_tokens"] = 3; }},
-      {t, "added_tokens[2]", [](J& j) { j["added_tokens"][2] = 3; }},
-      {t, "added_tokens[2].id", [](J& j) { j["added_tokens"][2].erase("id"); }},
-      {t, "added_tokens[2].id", [](J& j) { j["added_tokens"][2]["id"] = 77; }},
       {t, "added_tokens[2].id",
        [](J& j) {
          j["added_tokens"][2] = {{"id", 77}, {"content", "<new>"}};
        }},
       {t, "added_tokens[16].id",
        [](J& j) { j["added_tokens"].push_back(j["added_tokens"][2]); }},
-      {t, "model.vocab",
-       [](J& j) {
-         j["added_tokens"].push_back({{"id", 80}, {"content", "a"}});
-       }},
-      {t, "added_tokens[2].content",
-       [](J& j) { j["added_tokens"][2]["content"] = ""; }},
-      {t, "added_tokens[2].lstrip",
-       [](J& j) { j["added_tokens"][2]["lstrip"] = true; }},
-      {t, "added_tokens[2].single_word",
-       [](J& j) { j["added_tokens"][2]["single_word"] = true; }},
       {c, "bos_token", [](J& j) { j["bos_token"] = "<none>"; }},
       {c, "bos_token", [](J& j) { j["bos_token"] = 3; }},
       {c, "bos_token.content", [](J& j) { j["bos_token"].erase("content"); }},
@@ -334,17 +284,16 @@ TEST(TokenizerTest, MissingFilesAreNamed) {
   }
 }
 
-TEST(TokenizerTest, TruncatedFilesAreErrors) {
-  for (const std::string name : {"tokenizer.json", "tokenizer_config.json"}) {
-    ModelFolderForTest folder;
-    const std::string whole = folder.Read(name);
-    const size_t stride = whole.size() / 40 + 1;
-    for (size_t size = 0; size < whole.size(); size += stride) {
-      folder.Write(name, std::string_view(whole).substr(0, size));
-      const auto tokenizer = Tokenizer::Load(folder.path());
-      EXPECT_EQ(tokenizer.status().code(), absl::StatusCode::kInvalidArgument);
-      EXPECT_THAT(std::string(tokenizer.status().message()), HasSubstr(name));
-    }
+TEST(TokenizerTest, TruncatedConfigsAreErrors) {
+  ModelFolderForTest folder;
+  const std::string whole = folder.Read("tokenizer_config.json");
+  for (size_t size = 0; size < whole.size(); size += whole.size() / 20) {
+    folder.Write("tokenizer_config.json",
+                 std::string_view(whole).substr(0, size));
+    const auto tokenizer = Tokenizer::Load(folder.path());
+    EXPECT_EQ(tokenizer.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(tokenizer.status().message()),
+                HasSubstr("/tokenizer_config.json: "));
   }
 }
 

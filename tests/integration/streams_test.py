@@ -63,7 +63,7 @@ class StreamsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         # Fewer slots than streams: some wait.
-        cls.cluster = Cluster("--worker_flags=--kv_cache_bytes=96MiB --max_running_requests=24")
+        cls.cluster = Cluster("--worker_flags=--kv_cache_bytes=96MiB,--max_running_requests=24")
         cls.channel = grpc.insecure_channel(cls.cluster.router)
         cls.stub = pb_grpc.InferenceServiceStub(cls.channel)
         cls.alone = []

@@ -49,11 +49,11 @@ class Stream(threading.Thread):
         return self.ids, self.logprobs
 
 
-def request_number(i, prompt_tokens=None):
+def request_number(i, prompt_tokens=None, max_tokens=24):
     """Twenty different requests, half of them sampled."""
     ids = golden("stories_1500")["ids"]
     start = 17 * (i % 20)
-    request = greedy(ids_prompt(ids[start:start + (prompt_tokens or 5 + 7 * (i % 20))]), 24)
+    request = greedy(ids_prompt(ids[start:start + (prompt_tokens or 5 + 7 * (i % 20))]), max_tokens)
     if i % 2:
         request.sampling.CopyFrom(pb.SamplingParams(temperature=0.8, top_p=0.9, seed=i % 20))
     return request
@@ -78,8 +78,8 @@ class StreamsTest(unittest.TestCase):
         cls.channel.close()
         cls.cluster.stop()
 
-    def start(self, *args):
-        stream = Stream(self.stub, request_number(*args))
+    def start(self, *args, **kwargs):
+        stream = Stream(self.stub, request_number(*args, **kwargs))
         stream.start()
         return stream
 
@@ -98,11 +98,13 @@ class StreamsTest(unittest.TestCase):
     def test_cancelled_streams_leave_every_block_free(self):
         before = {phase: self.aborted(phase) for phase in PHASES}
         chance = random.Random(20261129)
+        last = range(70, NUM_STREAMS - 30)
+        queued = chance.sample(last, 40)
+        generating = chance.sample([i for i in range(NUM_STREAMS - 30) if i not in queued], 30)
         # Long prompts come first, so that they hold the slots for a while.
-        long_ones = [self.start(i, 1100) for i in range(30)]
-        short_ones = [self.start(i) for i in range(NUM_STREAMS - 30)]
+        long_ones = [self.start(i, prompt_tokens=1100) for i in range(30)]
+        short_ones = [self.start(i, max_tokens=1000 if i in generating else 24) for i in range(NUM_STREAMS - 30)]
         # Nothing has come from the last of them: they wait for a slot.
-        queued = chance.sample(range(100, NUM_STREAMS - 30), 40)
         for i in queued:
             short_ones[i].cancel()
         # A prompt that is being computed is being pulled at the same time.
@@ -110,7 +112,6 @@ class StreamsTest(unittest.TestCase):
             await_condition(lambda: stream.ids or self.cluster.worker_metric("baton_kv_blocks", 'state="importing"') > 0,
                             "a transfer")
             stream.cancel()
-        generating = chance.sample([i for i in range(NUM_STREAMS - 30) if i not in queued], 30)
         for i in generating:
             short_ones[i].await_first_token()
             short_ones[i].cancel()

@@ -8,13 +8,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <chrono>
+#include <future>
 #include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 
 namespace baton {
 namespace {
@@ -22,7 +21,7 @@ namespace {
 constexpr char kThreads[] = "2";
 // A scraper that sends nothing for so long is dropped.
 constexpr char kRequestTimeoutMilliseconds[] = "1000";
-constexpr absl::Duration kNudgeInterval = absl::Milliseconds(5);
+constexpr std::chrono::milliseconds kNudgeInterval(5);
 
 // Opens and closes a connection to a port of this host: at `host` if that is an
 // IPv4 address.
@@ -89,15 +88,14 @@ class MetricsServer::Http {
     const int port = this->port();
     const std::string host =
         options_.address.substr(0, options_.address.rfind(':'));
-    std::atomic<bool> stopped{false};
-    std::thread nudge([&] {
-      while (!stopped.load()) {
+    std::promise<void> stopped;
+    std::thread nudge([&, ended = stopped.get_future()] {
+      do {
         Connect(host, port);
-        absl::SleepFor(kNudgeInterval);
-      }
+      } while (ended.wait_for(kNudgeInterval) == std::future_status::timeout);
     });
     mg_stop(context_);
-    stopped.store(true);
+    stopped.set_value();
     nudge.join();
   }
 

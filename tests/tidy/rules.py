@@ -29,15 +29,24 @@ EDGE_FOLDERS = ("server", "tests", "bench", "tools")
 
 # A .cc, or a folder of them, with no test of its own: the test it is tested through.
 TESTED_THROUGH = {
+    "comm/kv_exporter.cc": "comm/kv_transfer_agent_test.cc",
+    "comm/kv_importer.cc": "comm/kv_transfer_agent_test.cc",
+    "comm/ucx_context.cc": "comm/ucx_transport_test.cc",
+    "comm/ucx_messenger.cc": "comm/ucx_transport_test.cc",
+    "comm/ucx_shared_memory.cc": "comm/ucx_transport_test.cc",
     "engine/llm_engine_transfer.cc": "engine/llm_engine_test.cc",
     "kernels/cpu/": "kernels/linear_test.cc",
+    "kernels/rope_tables.cc": "kernels/elementwise_test.cc",
     "server/cli/closed_loop.cc": "server/cli/commands_test.cc",
     "server/cli/generation_stream.cc": "server/cli/commands_test.cc",
+    "server/router/generation_call.cc": "server/router/router_test.cc",
+    "server/worker_process.cc": "tests/integration/python_client_test.py",
 }
 # A .cc that no test needs, and why that is so.
 UNTESTED = {
     "base/clock.cc": "one call of the system's clock",
     "tools/build/sanitizer_defaults.cc": "data for the sanitizers' own runtime",
+    "tools/build/tsan_mutex.cc": "every test under TSan runs through it",
 }
 PUBLIC_FOLDERS = ("models", "third_party", "tools")
 NO_README = (".ci",)

@@ -118,11 +118,10 @@ Daemon::~Daemon() {
 }
 
 absl::Status Daemon::StartMetrics(std::function<void()> before_scrape) {
-  auto server = MetricsServer::Start(
-      {.address = options_.metrics_listen,
-       .registry = &registry_,
-       .before_scrape = std::move(before_scrape),
-       .ready = [this] { return state() == DaemonState::kServing; }});
+  auto server = MetricsServer::Start({.address = options_.metrics_listen,
+                                      .registry = &registry_,
+                                      .before_scrape = std::move(before_scrape),
+                                      .ready = [this] { return IsReady(); }});
   if (!server.ok())
     return FieldError("metrics_listen", std::string(server.status().message()));
   metrics_server_ = *std::move(server);
@@ -155,7 +154,6 @@ absl::Status Daemon::Serve(const std::vector<grpc::Service*>& services) {
     metrics_server_.reset();  // Its callbacks may outlive what they look at.
     return FieldError("listen", "cannot listen on " + options_.listen);
   }
-  SetReadiness(server_.get(), true);
   SetState(DaemonState::kServing);
   const std::string grpc_address = WithPort(options_.listen, grpc_port_);
   const std::string http_address =
@@ -186,7 +184,6 @@ int Daemon::Run() {
 void Daemon::Drain() {
   const absl::Time start = absl::Now();
   SetState(DaemonState::kDraining);
-  SetReadiness(server_.get(), false);
   LOG(INFO) << "drain role " << role_ << " requests " << gate_.inside()
             << " grace " << absl::FormatDuration(options_.drain_grace);
   gate_.Close();
@@ -227,10 +224,24 @@ void Daemon::Stop() {
 }
 
 void Daemon::SetState(DaemonState to) {
+  absl::MutexLock lock(&ready_mutex_);
   const DaemonState from = state();
   CHECK(IsLegalTransition(from, to))
       << static_cast<int>(from) << " to " << static_cast<int>(to);
   state_.store(to, std::memory_order_release);
+  if (to == DaemonState::kServing) SetReadiness(server_.get(), ready_);
+  if (to == DaemonState::kDraining) SetReadiness(server_.get(), false);
+}
+
+void Daemon::SetReady(bool ready) {
+  absl::MutexLock lock(&ready_mutex_);
+  ready_ = ready;
+  if (state() == DaemonState::kServing) SetReadiness(server_.get(), ready);
+}
+
+bool Daemon::IsReady() const {
+  absl::MutexLock lock(&ready_mutex_);
+  return ready_ && state() == DaemonState::kServing;
 }
 
 int Daemon::metrics_port() const {

@@ -17,7 +17,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/edge/config.h"
 #include "server/edge/metrics.h"
@@ -54,8 +56,8 @@ struct DaemonOptions {
 // The defaults are what `options` holds.
 void AddDaemonFlags(Flags* flags, DaemonOptions* options);
 
-// Owned by main, whose thread calls everything but gate(), state() and Stop(),
-// which are thread-safe.
+// Owned by main, whose thread calls everything but gate(), state(), SetReady()
+// and Stop(), which are thread-safe.
 class Daemon {
  public:
   // Logs version and configuration in force. `role` is a word for the endpoint
@@ -87,6 +89,10 @@ class Daemon {
   // exit code: 0. REQUIRES: Serve was OK.
   int Run();
 
+  // Whether the process could do its work now: what health and /readyz say
+  // while it serves. True until set.
+  void SetReady(bool ready) ABSL_LOCKS_EXCLUDED(ready_mutex_);
+
   // As a first signal would, from any thread.
   void Stop();
 
@@ -97,7 +103,9 @@ class Daemon {
   enum class Event { kSignal, kWoken, kTimeout };
   Event Await(absl::Time deadline);
   void Wake();
-  void SetState(DaemonState to);
+  bool IsReady() const ABSL_LOCKS_EXCLUDED(ready_mutex_);
+  // `to`, and what health says in it.
+  void SetState(DaemonState to) ABSL_LOCKS_EXCLUDED(ready_mutex_);
   void Drain();
 
   const DaemonOptions options_;
@@ -111,6 +119,10 @@ class Daemon {
   std::unique_ptr<MetricsServer> metrics_server_;
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;
+
+  // Held while state_ or health changes, so that health tells the newest.
+  mutable absl::Mutex ready_mutex_;
+  bool ready_ ABSL_GUARDED_BY(ready_mutex_) = true;
 };
 
 }  // namespace baton

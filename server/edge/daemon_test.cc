@@ -111,6 +111,25 @@ TEST_F(DaemonTest, DrainingIsNotServingAndWaitsForTheLastRequest) {
   Join();
 }
 
+TEST_F(DaemonTest, HealthSaysWhetherItCouldWorkNow) {
+  Start(absl::Seconds(60));
+  daemon_->SetReady(false);
+  EXPECT_EQ(Check(""), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(Check("readiness"), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(Check("liveness"), HealthCheckResponse::SERVING);
+  EXPECT_EQ(daemon_->state(), DaemonState::kServing);
+  daemon_->SetReady(true);
+  EXPECT_EQ(Check("readiness"), HealthCheckResponse::SERVING);
+  ASSERT_TRUE(daemon_->gate().Enter().ok());
+  daemon_->Stop();
+  AwaitReadiness(HealthCheckResponse::NOT_SERVING);
+  daemon_->SetReady(true);
+  EXPECT_EQ(Check("readiness"), HealthCheckResponse::NOT_SERVING)
+      << "never again once it drains";
+  daemon_->gate().Leave();
+  Join();
+}
+
 TEST_F(DaemonTest, ASecondSignalEndsTheWait) {
   Start(absl::Hours(1));
   ASSERT_TRUE(daemon_->gate().Enter().ok());

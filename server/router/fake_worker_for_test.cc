@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "base/logging.h"
 #include "server/edge/health.h"
@@ -26,9 +27,10 @@ void FillTokens(uint32_t attempt, uint32_t first_token_index,
 
 bool WaitFor(const std::function<bool()>& condition, absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
+  const absl::Notification never;
   while (!condition()) {
     if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(1));
+    never.WaitForNotificationWithTimeout(absl::Milliseconds(1));
   }
   return true;
 }
@@ -120,6 +122,11 @@ void FakeWorker::SetInfo(v1::GetWorkerInfoResponse info) {
   info_ = std::move(info);
 }
 
+void FakeWorker::SetOnGetLoad(std::function<void()> hook) {
+  absl::MutexLock lock(&mutex_);
+  on_get_load_ = std::move(hook);
+}
+
 std::vector<v1::WorkerRequest> FakeWorker::requests() const {
   absl::MutexLock lock(&mutex_);
   return requests_;
@@ -163,6 +170,12 @@ grpc::Status FakeWorker::Decode(
 grpc::Status FakeWorker::GetLoad(grpc::ServerContext*,
                                  const v1::GetLoadRequest*,
                                  v1::GetLoadResponse* response) {
+  std::function<void()> hook;
+  {
+    absl::MutexLock lock(&mutex_);
+    hook = on_get_load_;
+  }
+  if (hook) hook();
   response->set_running_requests(static_cast<uint32_t>(num_open()));
   return grpc::Status::OK;
 }

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -72,12 +71,15 @@ class FakeWorker final : public v1::WorkerService::Service {
 
   std::string address() const;
   v1::WorkerRole role() const { return role_; }
+  grpc::Server* server() { return server_.get(); }
   // As a process that dies: its calls break and its port is closed.
   void Die();
 
   void SetPrefill(PrefillScript script) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetDecode(DecodeScript script) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetInfo(v1::GetWorkerInfoResponse info) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Called by each GetLoad, which it may hold up.
+  void SetOnGetLoad(std::function<void()> hook) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Every request so far, and the calls that have not ended.
   std::vector<v1::WorkerRequest> requests() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -106,6 +108,7 @@ class FakeWorker final : public v1::WorkerService::Service {
   v1::GetWorkerInfoResponse info_ ABSL_GUARDED_BY(mutex_);
   PrefillScript prefill_ ABSL_GUARDED_BY(mutex_);
   DecodeScript decode_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> on_get_load_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::WorkerRequest> requests_ ABSL_GUARDED_BY(mutex_);
   int num_open_ ABSL_GUARDED_BY(mutex_) = 0;
 

@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
 #include "proto/baton/v1/inference.pb.h"
 #include "server/edge/stream_reactor.h"
 
@@ -37,26 +39,43 @@ struct GenerateResponseTraits {
 class GenerateReactor final
     : public StreamReactor<v1::GenerateResponse, GenerateResponseTraits> {
  public:
-  using StreamReactor::StreamReactor;
+  // `on_over` is called at the very end.
+  GenerateReactor(grpc::CallbackServerContext* context,
+                  absl::AnyInvocable<void()> on_over)
+      : StreamReactor(context), on_over_(std::move(on_over)) {}
 
-  // Before the reactor is given to gRPC. `on_peer_gone` may be called from
-  // then on, `on_over` at the very end.
-  void Attach(absl::AnyInvocable<void()> on_peer_gone,
-              absl::AnyInvocable<void()> on_over) {
-    on_peer_gone_ = std::move(on_peer_gone);
-    on_over_ = std::move(on_over);
+  // Once, by whoever will End. `on_peer_gone` is called when the client goes,
+  // or at once if it went already.
+  void Attach(absl::AnyInvocable<void()> on_peer_gone)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!peer_gone_) {
+        on_peer_gone_ = std::move(on_peer_gone);
+        return;
+      }
+    }
+    on_peer_gone();
   }
 
  private:
-  void OnPeerGone() override {
-    if (on_peer_gone_) on_peer_gone_();
+  void OnPeerGone() override ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::AnyInvocable<void()> on_peer_gone;
+    {
+      absl::MutexLock lock(&mutex_);
+      peer_gone_ = true;
+      on_peer_gone = std::move(on_peer_gone_);
+    }
+    if (on_peer_gone) on_peer_gone();
   }
   void OnCallOver() override {
     if (on_over_) on_over_();
   }
 
-  absl::AnyInvocable<void()> on_peer_gone_;
   absl::AnyInvocable<void()> on_over_;
+  absl::Mutex mutex_;
+  bool peer_gone_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::AnyInvocable<void()> on_peer_gone_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton

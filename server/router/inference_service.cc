@@ -1,28 +1,23 @@
 #include "server/router/inference_service.h"
 
 #include <memory>
-#include <string>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/field_error.h"
+#include "base/logging.h"
 #include "base/status_macros.h"
 #include "server/edge/grpc_status.h"
 #include "server/edge/version.h"
-#include "server/router/generation_call.h"
 #include "server/router/prompt_encoder.h"
-#include "server/router/validate.h"
+#include "server/router/router_metrics.h"
 #include "server/text/detokenizer.h"
 
 namespace baton {
 namespace {
-
-grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
-                                 const absl::Status& status) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
-}
 
 size_t PromptBytes(const v1::Prompt& prompt) {
   size_t bytes = prompt.text().text().size();
@@ -39,25 +34,49 @@ InferenceService::InferenceService(Router* router, RequestGate* gate)
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
-  auto* const reactor = new GenerateReactor(context);
-  absl::Status status = gate_.Enter();
+  const absl::Time arrival = router_.clock().Now();
+  if (absl::Status status = gate_.Enter(); !status.ok()) {
+    auto* const refused = new GenerateReactor(context, nullptr);
+    Refuse(std::move(status), refused);
+    return refused;
+  }
+  auto* const reactor = new GenerateReactor(context, [this] { gate_.Leave(); });
+  absl::StatusOr<ModelBounds> bounds = router_.Bounds();
+  absl::Status status = bounds.ok() ? ValidateGenerateRequest(*request, *bounds)
+                                    : bounds.status();
   if (status.ok()) {
-    status = Begin(*context, *request, reactor);
-    if (!status.ok()) gate_.Leave();
+    // gRPC keeps the request until the reactor is done, which needs our End.
+    status = text_executor_.Run(
+        PromptBytes(request->prompt()),
+        [this, request, bounds = *std::move(bounds),
+         options = GenerationCall::Options{.router = &router_,
+                                           .client = reactor,
+                                           .deadline = context->deadline(),
+                                           .arrival = arrival}] {
+          Begin(*request, bounds, options);
+        });
   }
-  if (!status.ok()) {
-    router_.metrics().CountRequest(status.code());
-    reactor->End(std::move(status));
-  }
+  if (!status.ok()) Refuse(std::move(status), reactor);
   return reactor;
 }
 
-absl::Status InferenceService::Begin(const grpc::CallbackServerContext& context,
-                                     const v1::GenerateRequest& request,
-                                     GenerateReactor* reactor) {
-  const absl::Time arrival = router_.clock().Now();
-  ASSIGN_OR_RETURN(const ModelBounds bounds, router_.Bounds());
-  RETURN_IF_ERROR(ValidateGenerateRequest(request, bounds));
+void InferenceService::Begin(const v1::GenerateRequest& request,
+                             const ModelBounds& bounds,
+                             GenerationCall::Options options) {
+  absl::StatusOr<GenerationPlan> plan = Plan(request, bounds);
+  if (!plan.ok()) {
+    Refuse(plan.status(), options.client);
+    return;
+  }
+  GenerateReactor* const reactor = options.client;
+  // Shared with whoever may still bring it an event; see generation_call.h.
+  auto call = std::make_shared<GenerationCall>(*std::move(plan), options);
+  reactor->Attach([call] { call->OnClientGone(); });
+  call->Start();
+}
+
+absl::StatusOr<GenerationPlan> InferenceService::Plan(
+    const v1::GenerateRequest& request, const ModelBounds& bounds) const {
   ASSIGN_OR_RETURN(std::vector<uint32_t> ids,
                    EncodePrompt(request.prompt(), router_.text()));
   ASSIGN_OR_RETURN(GenerationPlan plan,
@@ -65,37 +84,51 @@ absl::Status InferenceService::Begin(const grpc::CallbackServerContext& context,
   if (!plan.sampling.seed.has_value()) {
     plan.sampling.seed = Router::DrawRandom();
   }
-  // Shared with whoever may still bring it an event; see generation_call.h.
-  auto call = std::make_shared<GenerationCall>(
-      std::move(plan), GenerationCall::Options{.router = &router_,
-                                               .client = reactor,
-                                               .deadline = context.deadline(),
-                                               .arrival = arrival});
-  reactor->Attach([call] { call->OnClientGone(); }, [this] { gate_.Leave(); });
-  call->Start();
-  return absl::OkStatus();
+  return plan;
+}
+
+void InferenceService::Refuse(absl::Status status, GenerateReactor* reactor) {
+  router_.metrics().CountRequest(status.code());
+  LOG(INFO) << "request refused outcome " << OutcomeLabel(status.code())
+            << " field " << ErrorField(status).value_or("-");
+  reactor->End(std::move(status));
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(
     grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
     v1::TokenizeResponse* response) {
-  return Answer(context, DoTokenize(*request, response));
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const absl::Status status = text_executor_.Run(
+      PromptBytes(request->prompt()), [this, request, response, reactor] {
+        reactor->Finish(ToGrpcStatus(DoTokenize(*request, response)));
+      });
+  if (!status.ok()) reactor->Finish(ToGrpcStatus(status));
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* InferenceService::Detokenize(
     grpc::CallbackServerContext* context, const v1::DetokenizeRequest* request,
     v1::DetokenizeResponse* response) {
-  return Answer(context, DoDetokenize(*request, response));
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const absl::Status status = text_executor_.Run(
+      sizeof(uint32_t) * request->token_ids_size(),
+      [this, request, response, reactor] {
+        reactor->Finish(ToGrpcStatus(DoDetokenize(*request, response)));
+      });
+  if (!status.ok()) reactor->Finish(ToGrpcStatus(status));
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* InferenceService::GetModelInfo(
     grpc::CallbackServerContext* context, const v1::GetModelInfoRequest*,
     v1::GetModelInfoResponse* response) {
-  return Answer(context, DoGetModelInfo(response));
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(DoGetModelInfo(response)));
+  return reactor;
 }
 
-absl::Status InferenceService::DoTokenize(const v1::TokenizeRequest& request,
-                                          v1::TokenizeResponse* response) {
+absl::Status InferenceService::DoTokenize(
+    const v1::TokenizeRequest& request, v1::TokenizeResponse* response) const {
   const v1::Prompt& prompt = request.prompt();
   if (!prompt.has_text() && !prompt.has_chat()) {
     return FieldError("prompt", "must be text or chat");
@@ -111,7 +144,8 @@ absl::Status InferenceService::DoTokenize(const v1::TokenizeRequest& request,
 }
 
 absl::Status InferenceService::DoDetokenize(
-    const v1::DetokenizeRequest& request, v1::DetokenizeResponse* response) {
+    const v1::DetokenizeRequest& request,
+    v1::DetokenizeResponse* response) const {
   if (request.token_ids_size() > kMaxDetokenizeIds) {
     return FieldError(
         "token_ids", absl::StrCat("has more than ", kMaxDetokenizeIds, " ids"));
@@ -135,7 +169,7 @@ absl::Status InferenceService::DoDetokenize(
 }
 
 absl::Status InferenceService::DoGetModelInfo(
-    v1::GetModelInfoResponse* response) {
+    v1::GetModelInfoResponse* response) const {
   ASSIGN_OR_RETURN(const ServedModel served, router_.pool().Served());
   const TextModel& text = router_.text();
   response->set_model_name(router_.options().model_name);

@@ -4,16 +4,17 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <cstdint>
-#include <vector>
+#include <cstddef>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "proto/baton/v1/inference.grpc.pb.h"
 #include "server/edge/request_gate.h"
 #include "server/router/generate_reactor.h"
+#include "server/router/generation_call.h"
 #include "server/router/router.h"
+#include "server/router/text_executor.h"
+#include "server/router/validate.h"
 
 namespace baton {
 
@@ -44,17 +45,21 @@ class InferenceService final : public v1::InferenceService::CallbackService {
       v1::GetModelInfoResponse* response) override;
 
  private:
-  absl::Status Begin(const grpc::CallbackServerContext& context,
-                     const v1::GenerateRequest& request,
-                     GenerateReactor* reactor);
+  // What is left of a call once its text may be worked on.
+  void Begin(const v1::GenerateRequest& request, const ModelBounds& bounds,
+             GenerationCall::Options options);
+  absl::StatusOr<GenerationPlan> Plan(const v1::GenerateRequest& request,
+                                      const ModelBounds& bounds) const;
+  void Refuse(absl::Status status, GenerateReactor* reactor);
   absl::Status DoTokenize(const v1::TokenizeRequest& request,
-                          v1::TokenizeResponse* response);
+                          v1::TokenizeResponse* response) const;
   absl::Status DoDetokenize(const v1::DetokenizeRequest& request,
-                            v1::DetokenizeResponse* response);
-  absl::Status DoGetModelInfo(v1::GetModelInfoResponse* response);
+                            v1::DetokenizeResponse* response) const;
+  absl::Status DoGetModelInfo(v1::GetModelInfoResponse* response) const;
 
   Router& router_;
   RequestGate& gate_;
+  TextExecutor text_executor_;
 };
 
 }  // namespace baton

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,6 +12,7 @@
 #include "server/edge/grpc_status.h"
 #include "server/edge/version.h"
 #include "server/router/router_for_test.h"
+#include "server/router/text_executor.h"
 
 namespace baton {
 namespace {
@@ -107,6 +109,50 @@ TEST_F(InferenceServiceTest, GeneratesFromTextAndChat) {
   EXPECT_TRUE(Generate(chat).ok());
   message->set_role("wizard");
   EXPECT_EQ(ErrorField(Generate(chat)), "prompt.chat.messages[0].role");
+}
+
+TEST_F(InferenceServiceTest, TakesLongTextsOnAThreadOfTheirOwn) {
+  worker_.SetInfo(DemoInfo(v1::WORKER_ROLE_UNIFIED));
+  ASSERT_TRUE(WaitFor(
+      [&] { return router_->router().Bounds()->max_context_tokens == 4096; }));
+  std::string text;
+  while (text.size() <= TextExecutor::kMaxInlineBytes) text += " something";
+  v1::TokenizeRequest tokenize;
+  tokenize.mutable_prompt()->mutable_text()->set_text(text);
+  std::vector<uint32_t> ids;
+  ASSERT_TRUE(Tokenize(tokenize, &ids).ok());
+  ASSERT_LT(ids.size(), 4096u);
+  v1::GenerateRequest request = IdsRequest(1);
+  *request.mutable_prompt() = tokenize.prompt();
+  ASSERT_TRUE(Generate(request).ok());
+  EXPECT_EQ(worker_.requests()[0].token_ids_size(),
+            static_cast<int>(ids.size()));
+  request.mutable_prompt()->mutable_text()->mutable_text()->append(text + text);
+  EXPECT_EQ(ErrorField(Generate(request)), "prompt") << "too many tokens";
+}
+
+TEST_F(InferenceServiceTest, EndsCallsThatAreCancelledWhileTheirTextWaits) {
+  worker_.SetInfo(DemoInfo(v1::WORKER_ROLE_UNIFIED));
+  ASSERT_TRUE(WaitFor(
+      [&] { return router_->router().Bounds()->max_context_tokens == 4096; }));
+  v1::GenerateRequest request = IdsRequest(1);
+  std::string* const text =
+      request.mutable_prompt()->mutable_text()->mutable_text();
+  while (text->size() < 20'000) *text += " something";
+  for (int i = 0; i < 30; ++i) {
+    grpc::ClientContext context;
+    const auto reader = router_->stub().Generate(&context, request);
+    if (i % 2 == 0) {
+      EXPECT_TRUE(WaitFor([&] { return router_->gate().inside() > 0; }));
+    }
+    context.TryCancel();
+    v1::GenerateResponse response;
+    while (reader->Read(&response)) {
+    }
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(WaitFor([&] { return router_->gate().inside() == 0; }));
+  EXPECT_EQ(router_->router().admission().num_running(), 0u);
 }
 
 TEST_F(InferenceServiceTest, DrawsASeedAndTellsIt) {

@@ -41,7 +41,8 @@ Router::Router(Options options, const TextModel* text,
       pool_({.workers = options_.workers,
              .text_hash = text->text_hash,
              .vocab_size = text->vocab_size,
-             .make_policy = options_.make_policy}) {
+             .make_policy = options_.make_policy,
+             .on_ready_change = options_.on_ready_change}) {
   for (uint32_t i = 0; i < pool_.size(); ++i) {
     const WorkerId worker(i);
     clients_.push_back(std::make_unique<WorkerClient>(pool_.address(worker)));

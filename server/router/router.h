@@ -49,6 +49,8 @@ class Router final {
     // How long a prefill call may stay open after its decode server spoke.
     absl::Duration release_grace = absl::Seconds(1);
     WorkerProber::Options prober;
+    // As WorkerPool's: somebody can serve, or nobody.
+    std::function<void(bool ready)> on_ready_change;
   };
 
   // Begins to probe the workers. `text` and `registry` are borrowed.

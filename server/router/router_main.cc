@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -136,7 +137,9 @@ Router::Options RouterOptions(const RouterFlags& o) {
 absl::StatusOr<int> Run(const RouterFlags& o, const Flags& flags) {
   Daemon daemon(o.daemon, "router", flags);
   ASSIGN_OR_RETURN(const TextModel text, LoadTextModel(o.model));
-  Router router(RouterOptions(o), &text, &daemon.registry());
+  Router::Options options = RouterOptions(o);
+  options.on_ready_change = [&daemon](bool ready) { daemon.SetReady(ready); };
+  Router router(std::move(options), &text, &daemon.registry());
   RETURN_IF_ERROR(daemon.StartMetrics([&router] { router.UpdateGauges(); }));
   InferenceService service(&router, &daemon.gate());
   LOG(INFO) << "waiting for workers";

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/field_error.h"
+#include "google/protobuf/stubs/logging.h"
 #include "gtest/gtest.h"
 #include "proto/baton/v1/inference.pb.h"
 
@@ -260,7 +261,9 @@ TEST(ValidateTest, SurvivesMutatedBytes) {
   const std::vector<Change> changes = AllChanges();
   std::mt19937_64 random(1);
   int num_parsed = 0;
-  for (int i = 0; i < 100'000 && !HasFailure(); ++i) {
+  // Invalid UTF-8 is logged, line after line.
+  google::protobuf::SetLogHandler(nullptr);
+  for (int i = 0; i < 20'000 && !HasFailure(); ++i) {
     v1::GenerateRequest request = Request();
     changes[random() % changes.size()].apply(&request);
     std::string bytes = request.SerializeAsString();
@@ -278,7 +281,7 @@ TEST(ValidateTest, SurvivesMutatedBytes) {
       EXPECT_TRUE(ErrorField(plan.status()).has_value()) << plan.status();
     }
   }
-  EXPECT_GT(num_parsed, 10'000);
+  EXPECT_GT(num_parsed, 5'000);
 }
 
 TEST(ValidateTest, FillsWhatIsAbsentFromTheModelsDefaults) {

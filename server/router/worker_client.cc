@@ -14,6 +14,7 @@ constexpr int kMaxReconnectMilliseconds = 1'000;
 constexpr int kKeepaliveTimeMilliseconds = 10'000;
 constexpr int kKeepaliveTimeoutMilliseconds = 5'000;
 
+// shared_ptr is gRPC's own way to hand out a channel.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -34,6 +35,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
 WorkerClient::WorkerClient(const std::string& address)
     : WorkerClient(MakeChannel(address)) {}
 
+// The stubs share the channel.
 WorkerClient::WorkerClient(const std::shared_ptr<grpc::Channel>& channel)
     : worker_(v1::WorkerService::NewStub(channel)),
       health_(grpc::health::v1::Health::NewStub(channel)) {}

@@ -89,6 +89,7 @@ class WorkerClient final {
   absl::Status Ask(Deadline deadline, const Call& call)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Both stubs share the channel.
   explicit WorkerClient(const std::shared_ptr<grpc::Channel>& channel);
 
   const std::unique_ptr<v1::WorkerService::Stub> worker_;

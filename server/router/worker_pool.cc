@@ -111,6 +111,10 @@ void WorkerPool::MoveTo(Worker* worker, WorkerState to, std::string reason) {
     LOG(WARNING) << "worker " << worker->where.address << ' '
                  << WorkerStateName(to) << ": " << worker->reason;
   }
+  if (const bool ready = CanServe(); ready != ready_) {
+    ready_ = ready;
+    if (options_.on_ready_change) options_.on_ready_change(ready);
+  }
 }
 
 absl::StatusOr<Route> WorkerPool::FindRoute(std::span<const WorkerId> avoid) {

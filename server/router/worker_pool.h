@@ -48,6 +48,9 @@ class WorkerPool final {
     uint32_t vocab_size = 0;
     // For each role its own policy, made by this.
     std::function<std::unique_ptr<RoutingPolicy>()> make_policy;
+    // Called when somebody can serve again, or nobody can any more. Under the
+    // lock: it must not call back. May be empty.
+    std::function<void(bool ready)> on_ready_change;
   };
 
   explicit WorkerPool(Options options);
@@ -114,7 +117,8 @@ class WorkerPool final {
   const Options options_;
 
   mutable absl::Mutex mutex_;
-  std::vector<Worker> workers_;  // Its length never changes.
+  std::vector<Worker> workers_;                 // Its length never changes.
+  bool ready_ ABSL_GUARDED_BY(mutex_) = false;  // As last told.
   // By role.
   std::array<std::unique_ptr<RoutingPolicy>, v1::WorkerRole_ARRAYSIZE> policies_
       ABSL_GUARDED_BY(mutex_);

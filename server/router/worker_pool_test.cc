@@ -1,6 +1,7 @@
 #include "server/router/worker_pool.h"
 
 #include <array>
+#include <functional>
 #include <set>
 #include <string>
 #include <thread>
@@ -43,11 +44,13 @@ TEST(WorkerStateTest, HasANameForEachState) {
   EXPECT_EQ(names.size(), size_t{kNumWorkerStates});
 }
 
-WorkerPool MakePool(std::vector<v1::WorkerRole> roles) {
-  WorkerPool::Options options = {
-      .workers = {}, .text_hash = "text", .vocab_size = 100, .make_policy = [] {
-        return MakeRoutingPolicy("least_loaded");
-      }};
+WorkerPool MakePool(std::vector<v1::WorkerRole> roles,
+                    std::function<void(bool)> on_ready_change = {}) {
+  WorkerPool::Options options;
+  options.text_hash = "text";
+  options.vocab_size = 100;
+  options.make_policy = [] { return MakeRoutingPolicy("least_loaded"); };
+  options.on_ready_change = std::move(on_ready_change);
   for (size_t i = 0; i < roles.size(); ++i) {
     options.workers.push_back({"host:" + std::to_string(i), roles[i]});
   }
@@ -90,6 +93,21 @@ TEST(WorkerPoolTest, IsReadyWithAPairOrAUnifiedWorker) {
   pool.OnProbe(Id(2), Info(WORKER_ROLE_UNIFIED), Load(0));
   EXPECT_TRUE(pool.Served().ok());
   EXPECT_EQ(pool.FindRoute({})->prefill, std::nullopt);
+}
+
+TEST(WorkerPoolTest, TellsEachChangeOfReadinessOnce) {
+  std::vector<bool> told;
+  WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED},
+                             [&told](bool ready) { told.push_back(ready); });
+  pool.OnProbeFailed(Id(0), absl::UnavailableError(""));
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
+  pool.OnProbe(Id(1), Info(WORKER_ROLE_UNIFIED), Load(0));
+  pool.OnSuspect(Id(0));
+  pool.OnProbeFailed(Id(0), absl::UnavailableError(""));
+  EXPECT_EQ(told, (std::vector<bool>{true}));
+  pool.OnProbeFailed(Id(1), absl::UnavailableError(""));
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
+  EXPECT_EQ(told, (std::vector<bool>{true, false, true}));
 }
 
 TEST(WorkerPoolTest, WaitsUntilSomebodyCanServe) {

@@ -1,0 +1,42 @@
+#include "server/router/router_metrics.h"
+
+#include <prometheus/text_serializer.h>
+
+#include <sstream>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+TEST(RouterMetricsTest, StartsWithEverySeriesThatADashboardAsksFor) {
+  prometheus::Registry registry;
+  RouterMetrics metrics(&registry);
+  metrics.CountRequest(absl::StatusCode::kCancelled);
+  metrics.CountRequest(absl::StatusCode::kDataLoss);
+  metrics.CountRetry("unavailable");
+  metrics.SetWorkers({1, 2, 3, 4, 5});
+  std::ostringstream out;
+  prometheus::TextSerializer().Serialize(out, registry.Collect());
+  const std::string text = out.str();
+  for (const char* series :
+       {"baton_requests_total{role=\"router\",outcome=\"cancelled\"} 1",
+        "baton_requests_total{role=\"router\",outcome=\"internal\"} 1",
+        "baton_router_retries_total{role=\"router\",reason=\"unavailable\"} 1",
+        "baton_router_workers{role=\"router\",state=\"unknown\"} 1",
+        "baton_router_workers{role=\"router\",state=\"refused\"} 5",
+        "baton_time_to_first_token_seconds_count{role=\"router\"} 0",
+        "baton_inter_token_latency_seconds_count{role=\"router\"} 0",
+        "baton_queue_time_seconds_count{role=\"router\"} 0",
+        "baton_prompt_tokens_total{role=\"router\"} 0",
+        "baton_generated_tokens_total{role=\"router\"} 0",
+        "baton_cached_tokens_total{role=\"router\"} 0",
+        "baton_running_requests{role=\"router\"} 0",
+        "baton_waiting_requests{role=\"router\"} 0"}) {
+    EXPECT_NE(text.find(series), std::string::npos) << series;
+  }
+}
+
+}  // namespace
+}  // namespace baton

@@ -60,7 +60,7 @@ uint64_t KvPool::BeginNewContent(BlockId id) {
   std::atomic<uint64_t>& generation = generations_[id.value()];
   const uint64_t next = generation.load(std::memory_order_relaxed) + 1;
   generation.store(next, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  FullFence();
   return next;
 }
 
@@ -74,8 +74,7 @@ bool CopyBlockIfCurrent(const std::byte* region, uint32_t num_blocks,
   CopyRacing(region + KvPool::BlocksOffset(num_blocks) +
                  ref.block.value() * block_bytes,
              block_bytes, to);
-  // The copy's loads come before this load.
-  std::atomic_thread_fence(std::memory_order_acquire);
+  FullFence();  // The copy's loads come before this load.
   return generation.load(std::memory_order_relaxed) == ref.generation;
 }
 

@@ -58,6 +58,10 @@ class KvPool {
   const size_t block_bytes_;
 };
 
+// Orders all of this thread's loads and stores, non-temporal ones included.
+// (std::atomic_thread_fence is unknown to g++'s ThreadSanitizer.)
+inline void FullFence() { __sync_synchronize(); }
+
 // Copies a block out of another process's region; false if what was copied may
 // not be the content that `ref` names. REQUIRES: ref.block < num_blocks.
 bool CopyBlockIfCurrent(const std::byte* region, uint32_t num_blocks,

@@ -79,7 +79,7 @@ TEST(KvPoolTest, NoTornCopyIsAcceptedWhileAWriterReusesTheBlock) {
     }
   });
   std::vector<uint64_t> copy(kBlockBytes / sizeof(uint64_t));
-  for (int i = 0; i < 200'000; ++i) {
+  for (int i = 0; i < 20'000; ++i) {
     const KvBlockRef ref{BlockId(0), pool.generation(BlockId(0))};
     if (!CopyBlockIfCurrent(region.get(), 1, kBlockBytes, ref,
                             reinterpret_cast<std::byte*>(copy.data()))) {

@@ -182,8 +182,7 @@ KvHandle KvTransferAgent::StartExport(ExportId id, std::vector<BlockId> blocks,
 }
 
 void KvTransferAgent::PublishReadable(ExportId id, uint32_t num_blocks) {
-  // Also orders non-temporal stores of this thread before what is said next.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  FullFence();
   core_->Queue([this, id, num_blocks](absl::Time now) {
     core_->exporter().PublishReadable(id, num_blocks, now);
   });

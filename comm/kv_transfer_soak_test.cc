@@ -23,7 +23,7 @@ constexpr int kSides = 3;
 constexpr uint32_t kPoolBlocks = 32;
 constexpr size_t kBlockBytes = 64;
 constexpr int kSteps = 1500;
-constexpr uint64_t kSeeds = 150;
+constexpr uint64_t kSeeds = 60;
 
 struct ModelExport {
   KvHandle handle;
@@ -281,8 +281,8 @@ TEST(KvTransferSoakTest, EveryTransferEndsOnceAndBringsTheRightBytes) {
     if (HasFailure()) break;
   }
   std::printf("imports: %d complete, %d failed\n", num_ok, num_failed);
-  EXPECT_GT(num_ok, 1000);
-  EXPECT_GT(num_failed, 1000);
+  EXPECT_GT(num_ok, 500);
+  EXPECT_GT(num_failed, 250);
 }
 
 }  // namespace

@@ -148,17 +148,16 @@ TEST_F(UcxTransportTest, WakeEndsAWaitEvenBeforeItBegins) {
 }
 
 TEST_F(UcxTransportTest, AMessageEndsAWait) {
+  std::atomic<bool> heard = false;
   std::thread other([&] {
-    const PeerId to_a = b_->Connect(a_->address()).value();
-    b_->SendMessage(to_a, "wake up");
-    while (at_b_.empty()) b_->Poll(&at_b_);
+    b_->SendMessage(b_->Connect(a_->address()).value(), "wake up");
+    while (!heard) b_->Poll(&at_b_);
   });
   while (at_a_.empty()) {
     a_->Wait(absl::Minutes(5));
     a_->Poll(&at_a_);
   }
-  a_->SendMessage(a_->Connect(b_->address()).value(), "thanks");
-  while (at_b_.empty()) a_->Poll(&at_a_);
+  heard = true;
   other.join();
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/linear.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -13,6 +15,8 @@ namespace baton {
 namespace {
 
 constexpr int kPanelOutputs = PackedWeight::kPanelOutputs;
+
+constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 // One item of work: so many panels times so many rows of a task.
 constexpr int kItemPanels = 8;
@@ -40,22 +44,34 @@ void CheckTask(const LinearTask& task) {
   CHECK_EQ(task.x.rows, task.y.rows) << "linear";
 }
 
-int NumItems(const LinearTask& task) {
-  return CeilDivide(NumPanels(*task.weight), kItemPanels) *
-         CeilDivide(task.x.rows, kItemRows);
+int NumPanelGroups(const LinearTask& task) {
+  return CeilDivide(NumPanels(*task.weight), kItemPanels);
 }
 
-void RunItem(const KernelTable& kernels, const LinearTask& task, int item) {
+int NumItems(const LinearTask& task) {
+  return NumPanelGroups(task) * CeilDivide(task.x.rows, kItemRows);
+}
+
+const char* GroupPanels(const LinearTask& task, int group) {
+  return static_cast<const char*>(task.weight->panels()) +
+         static_cast<size_t>(group) * kItemPanels * PanelBytes(*task.weight);
+}
+
+// Row blocks follow each other, and in each the groups of panels. `next` is the
+// task of the item after this.
+void RunItem(const KernelTable& kernels, const LinearTask& task, int item,
+             const LinearTask& next) {
   const PackedWeight& weight = *task.weight;
-  const int groups = CeilDivide(NumPanels(weight), kItemPanels);
-  const int panel = item % groups * kItemPanels;
-  const int row = item / groups * kItemRows;
-  const int output = panel * kPanelOutputs;
+  const int num_groups = NumPanelGroups(task);
+  const int group = item % num_groups;
+  const int row = item / num_groups * kItemRows;
+  const int output = group * kItemPanels * kPanelOutputs;
+  const int next_group = &next == &task ? (group + 1) % num_groups : 0;
   kernels.linear({
       .x = task.x.row(row),
       .x_stride = task.x.stride,
-      .panels = static_cast<const char*>(weight.panels()) +
-                static_cast<size_t>(panel) * PanelBytes(weight),
+      .panels = GroupPanels(task, group),
+      .next_panels = GroupPanels(next, next_group),
       .is_bf16 = weight.dtype() == WeightDtype::kBf16,
       .rows = std::min(kItemRows, task.x.rows - row),
       .in = weight.in(),
@@ -78,7 +94,9 @@ void RunTasks(const CpuContext& context, std::span<const LinearTask> tasks) {
     const auto end = first.begin() + static_cast<ptrdiff_t>(tasks.size()) + 1;
     const size_t i = static_cast<size_t>(
         std::upper_bound(first.begin(), end, item) - first.begin() - 1);
-    RunItem(kernels, tasks[i], item - first[i]);
+    const bool ends_task = item + 1 == first[i + 1];
+    const size_t next = ends_task && i + 1 < tasks.size() ? i + 1 : i;
+    RunItem(kernels, tasks[i], item - first[i], tasks[next]);
   });
 }
 
@@ -89,8 +107,17 @@ PackedWeight::PackedWeight(int out, int in, WeightDtype dtype)
   CHECK_GE(out, 0);
   CHECK_GE(in, 0);
   size_bytes_ = static_cast<size_t>(NumPanels(*this)) * PanelBytes(*this);
-  panels_.reset(std::aligned_alloc(64, std::max<size_t>(64, size_bytes_)));
+  // A large one gets huge pages: rows are streamed, and page walks show.
+  const size_t alignment = size_bytes_ >= kHugePageBytes ? kHugePageBytes : 64;
+  panels_.reset(std::aligned_alloc(
+      alignment,
+      std::max((size_bytes_ + alignment - 1) / alignment, size_t{1}) *
+          alignment));
   CHECK(panels_ != nullptr) << "packed weight of " << size_bytes_ << " bytes";
+  if (alignment == kHugePageBytes) {
+    // Only advice: without huge pages the weight is as good, but slower.
+    madvise(panels_.get(), size_bytes_, MADV_HUGEPAGE);
+  }
   std::memset(panels_.get(), 0, size_bytes_);
 }
 

@@ -40,15 +40,23 @@ void Sample(const CpuContext& context, MatrixView<const float> logits,
 
 bool RowIsSampleable(MatrixView<const float> logits, int r) {
   const float* row = logits.row(r);
-  uint32_t bad = 0;
-  uint32_t finite = 0;
-  for (int i = 0; i < logits.cols; ++i) {
-    const uint32_t bits = std::bit_cast<uint32_t>(row[i]);
-    const uint32_t magnitude = bits & 0x7fffffffu;
-    finite |= static_cast<uint32_t>(magnitude < 0x7f800000u);
-    bad |= static_cast<uint32_t>(magnitude >= 0x7f800000u) &
-           static_cast<uint32_t>(bits != 0xff800000u);
+  int32_t bad = 0;
+  int32_t finite = 0;
+  const auto look = [&](float value) {
+    const int32_t bits = std::bit_cast<int32_t>(value);
+    const int32_t is_finite = (bits & 0x7fffffff) < 0x7f800000;
+    const int32_t is_minus_infinity =
+        bits == std::bit_cast<int32_t>(0xff800000u);
+    finite |= is_finite;
+    bad |= 1 ^ (is_finite | is_minus_infinity);
+  };
+  // Loops of a known length, for compilers to vectorise.
+  constexpr int kChunk = 64;
+  int i = 0;
+  for (; i + kChunk <= logits.cols; i += kChunk) {
+    for (int j = 0; j < kChunk; ++j) look(row[i + j]);
   }
+  for (; i < logits.cols; ++i) look(row[i]);
   return bad == 0 && finite != 0;
 }
 

@@ -97,7 +97,7 @@ Case RandomCase(RandomValues& random) {
 TEST_P(SampleTest, AgreesWithTheReferenceWhereItIsSafelyDecided) {
   RandomValues random(1);
   int decided = 0;
-  for (int i = 0; i < 1200; ++i) {
+  for (int i = 0; i < 800; ++i) {
     const Case c = RandomCase(random);
     const ReferenceSampleResult expected = ReferenceSample(c.logits, c.params);
     if (expected.edge_margin < 1e-5 || expected.draw_margin < 1e-4) continue;
@@ -110,7 +110,7 @@ TEST_P(SampleTest, AgreesWithTheReferenceWhereItIsSafelyDecided) {
     EXPECT_NEAR(token.logprob, expected.logprob,
                 2e-5 + 2e-7 * std::abs(expected.logprob));
   }
-  EXPECT_GT(decided, 800);
+  EXPECT_GT(decided, 500);
 }
 
 TEST_P(SampleTest, AllWidthsThreadCountsAndBatchesGiveTheSameBits) {
@@ -225,7 +225,7 @@ TEST_P(SampleTest, NeverDrawsAMaskedToken) {
 
 TEST_P(SampleTest, DrawsWithTheProbabilitiesOfTheSoftmax) {
   const std::vector<float> logits = {0, 1, 2, -1, 0.5f};
-  const int draws = 40000;
+  const int draws = 10000;
   for (float temperature : {1.0f, 0.5f}) {
     std::vector<int> drawn(5);
     SampleParams params = {.temperature = temperature, .seed = 99};

@@ -17,7 +17,8 @@ struct RoutingOptions;
 struct LinearBlock {
   const float* x;
   ptrdiff_t x_stride;
-  const void* panels;  // The first panel; in + in % 2 rows of 16 for bf16.
+  const void* panels;       // The first panel; in + in % 2 rows of 16 for bf16.
+  const void* next_panels;  // Of the work after this: fetched ahead.
   bool is_bf16;
   int rows;
   int in;

@@ -18,7 +18,16 @@ struct TileStart {
   int panel;
   int k_begin;
   int k_end;
+  const char* ahead;  // Weights to fetch meanwhile, as many as it reads.
 };
+
+template <int kPanels>
+BATON_INLINE void FetchAhead(const char* ahead, ptrdiff_t panel_bytes) {
+#pragma GCC unroll 8
+  for (int p = 0; p < kPanels; ++p) {
+    __builtin_prefetch(ahead + p * panel_bytes, 0, 2);
+  }
+}
 
 template <int kRows, int kPanels>
 BATON_INLINE void MultiplyAdd(const float* x, ptrdiff_t x_stride,
@@ -39,6 +48,7 @@ BATON_INLINE void WalkF32(const LinearBlock& b, const TileStart& t,
   const float* w = static_cast<const float*>(b.panels) + t.panel * panel_size;
   const float* x = b.x + t.row * b.x_stride;
   for (int k = t.k_begin; k < t.k_end; ++k) {
+    FetchAhead<kPanels>(t.ahead + ptrdiff_t{k} * 64, panel_size * 4);
     F32x16 weight[kPanels];
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) {
@@ -58,6 +68,7 @@ BATON_INLINE void WalkBf16(const LinearBlock& b, const TileStart& t,
   F32x16 weight[kPanels];
   I32x16 pair[kPanels];
   for (int k = t.k_begin; k < t.k_end; k += 2) {
+    FetchAhead<kPanels>(t.ahead + ptrdiff_t{k} * 32, panel_size * 4);
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) {
       pair[p] = Load(w + p * panel_size + ptrdiff_t{k / 2} * kLanes);
@@ -120,6 +131,8 @@ BATON_INLINE TileFunction PickTile(int rows, int panels) {
 
 void LinearKernel(const LinearBlock& b) {
   const int num_panels = (b.out + kLanes - 1) / kLanes;
+  const ptrdiff_t panel_bytes =
+      64 * ptrdiff_t{b.is_bf16 ? (b.in + 1) / 2 : b.in};
   // Rows and panels are cut into tiles of nearly equal size.
   const int row_tiles = (b.rows + kMaxTileRows - 1) / kMaxTileRows;
   const int most_rows = (b.rows + row_tiles - 1) / row_tiles;
@@ -127,13 +140,20 @@ void LinearKernel(const LinearBlock& b) {
   const int panel_tiles = (num_panels + most_panels - 1) / most_panels;
   for (int i = 0; i < panel_tiles; ++i) {
     const int panel = i * num_panels / panel_tiles;
-    const int panels = (i + 1) * num_panels / panel_tiles - panel;
+    const int next_panel = (i + 1) * num_panels / panel_tiles;
+    const char* here = static_cast<const char*>(b.panels) + panel * panel_bytes;
+    const char* next =
+        next_panel < num_panels
+            ? static_cast<const char*>(b.panels) + next_panel * panel_bytes
+            : static_cast<const char*>(b.next_panels);
     for (int k = 0; k == 0 || k < b.in; k += kReductionBlock) {
       const int k_end = b.in - k < kReductionBlock ? b.in : k + kReductionBlock;
       for (int j = 0; j < row_tiles; ++j) {
         const int row = j * b.rows / row_tiles;
         const int rows = (j + 1) * b.rows / row_tiles - row;
-        PickTile<kMaxTileRows>(rows, panels)(b, {row, panel, k, k_end});
+        const char* ahead = j + 1 == row_tiles ? next : here;
+        PickTile<kMaxTileRows>(rows, next_panel - panel)(
+            b, {row, panel, k, k_end, ahead});
       }
     }
   }

@@ -67,12 +67,9 @@ BATON_INLINE float GroupScore(const float* values, int n, bool sum_of_two) {
   float first = -__builtin_inff();
   float second = first;
   for (int i = 0; i < n; ++i) {
-    if (values[i] > first) {
-      second = first;
-      first = values[i];
-    } else if (values[i] > second) {
-      second = values[i];
-    }
+    const float lower = values[i] < first ? values[i] : first;
+    first = values[i] > first ? values[i] : first;
+    second = lower > second ? lower : second;
   }
   return sum_of_two && n > 1 ? first + second : first;
 }

@@ -64,14 +64,14 @@ absl::StatusOr<LoadPlan> MakePlan(const BenchOptions& options) {
   return plan;
 }
 
-absl::StatusOr<ProcessUsage> SumUsage(const std::vector<pid_t>& pids) {
-  ProcessUsage sum;
+absl::StatusOr<std::vector<ProcessUsage>> ReadUsages(
+    const std::vector<pid_t>& pids) {
+  std::vector<ProcessUsage> usages;
   for (const pid_t pid : pids) {
-    ASSIGN_OR_RETURN(const ProcessUsage usage, ReadProcessUsage(pid));
-    sum.cpu_time += usage.cpu_time;
-    sum.resident_bytes += usage.resident_bytes;
+    ASSIGN_OR_RETURN(ProcessUsage usage, ReadProcessUsage(pid));
+    usages.push_back(std::move(usage));
   }
-  return sum;
+  return usages;
 }
 
 v1::GenerateRequest MakeRequest(const BenchOptions& options,
@@ -103,7 +103,8 @@ absl::StatusOr<BenchLevel> RunLevel(const BenchOptions& options,
   ClosedLoop loop(
       {.clients = clients, .requests = requests, .timeout = options.timeout},
       stub.get(), make);
-  ASSIGN_OR_RETURN(const ProcessUsage usage_before, SumUsage(plan.pids));
+  ASSIGN_OR_RETURN(const std::vector<ProcessUsage> before,
+                   ReadUsages(plan.pids));
   const absl::Duration own_before = OwnCpuTime();
   const absl::Time start = clock.Now();
   loop.Start();
@@ -117,10 +118,9 @@ absl::StatusOr<BenchLevel> RunLevel(const BenchOptions& options,
   level.clients = clients;
   level.wall_time = clock.Now() - start;
   level.client_cpu_time = OwnCpuTime() - own_before;
-  if (!plan.pids.empty()) {
-    ASSIGN_OR_RETURN(const ProcessUsage usage, SumUsage(plan.pids));
-    level.server_cpu_time = usage.cpu_time - usage_before.cpu_time;
-    level.server_resident_bytes = usage.resident_bytes;
+  ASSIGN_OR_RETURN(level.servers, ReadUsages(plan.pids));
+  for (size_t i = 0; i < before.size(); ++i) {
+    level.servers[i].cpu_time -= before[i].cpu_time;
   }
   ClosedLoop::Results results = loop.TakeResults();
   level.failed_requests = results.failed;

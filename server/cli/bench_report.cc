@@ -23,6 +23,11 @@ constexpr std::array<const char*, 4> kLatencyNames = {"ttft", "tpot", "itl",
                                                       "e2e"};
 constexpr std::array<double, 3> kPercents = {50, 90, 99};
 
+// Microseconds; 0 without any token.
+double PerToken(absl::Duration cpu_time, size_t num_tokens) {
+  return num_tokens > 0 ? absl::ToDoubleMicroseconds(cpu_time) / num_tokens : 0;
+}
+
 Summary Summarise(const BenchLevel& level) {
   Summary summary;
   auto& [ttft, tpot, itl, e2e] = summary.latencies;
@@ -40,13 +45,9 @@ Summary Summarise(const BenchLevel& level) {
     summary.tokens_per_second =
         summary.num_tokens / absl::ToDoubleSeconds(level.wall_time);
   }
-  if (summary.num_tokens > 0) {
-    const absl::Duration cpu =
-        level.client_cpu_time +
-        level.server_cpu_time.value_or(absl::ZeroDuration());
-    summary.cpu_us_per_token =
-        absl::ToDoubleMicroseconds(cpu) / summary.num_tokens;
-  }
+  absl::Duration cpu = level.client_cpu_time;
+  for (const ProcessUsage& server : level.servers) cpu += server.cpu_time;
+  summary.cpu_us_per_token = PerToken(cpu, summary.num_tokens);
   return summary;
 }
 
@@ -71,9 +72,11 @@ nlohmann::json LevelJson(const BenchLevel& level) {
       {"tokens_per_second", summary.tokens_per_second},
       {"client_cpu_seconds", absl::ToDoubleSeconds(level.client_cpu_time)},
       {"cpu_us_per_token", summary.cpu_us_per_token}};
-  if (level.server_cpu_time) {
-    json["server_cpu_seconds"] = absl::ToDoubleSeconds(*level.server_cpu_time);
-    json["server_resident_bytes"] = level.server_resident_bytes;
+  for (const ProcessUsage& server : level.servers) {
+    json["servers"].push_back(
+        {{"name", server.name},
+         {"cpu_seconds", absl::ToDoubleSeconds(server.cpu_time)},
+         {"resident_bytes", server.resident_bytes}});
   }
   for (size_t i = 0; i < kLatencyNames.size(); ++i) {
     nlohmann::json& latency = json[std::string(kLatencyNames[i]) + "_seconds"];
@@ -107,6 +110,14 @@ std::string ReportTable(const std::vector<BenchLevel>& levels) {
         table += absl::StrFormat(
             " %9.2f", absl::ToDoubleMilliseconds(Percentile(values, percent)));
       }
+    }
+    table +=
+        absl::StrFormat("\n%17s CPU us/tk: client %.1f", "",
+                        PerToken(level.client_cpu_time, summary.num_tokens));
+    for (const ProcessUsage& server : level.servers) {
+      table += absl::StrFormat(", %s %.1f (%.0f MB)", server.name,
+                               PerToken(server.cpu_time, summary.num_tokens),
+                               server.resident_bytes / 1e6);
     }
     table += "\n";
   }

@@ -3,12 +3,12 @@
 #define BATON_SERVER_CLI_BENCH_REPORT_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
+#include "server/cli/process_cpu.h"
 #include "server/cli/token_timing.h"
 
 namespace baton {
@@ -24,13 +24,13 @@ struct BenchLevel {
   uint32_t failed_requests = 0;
   absl::Duration wall_time = absl::ZeroDuration();
   absl::Duration client_cpu_time = absl::ZeroDuration();
-  // Of the processes given by --pids, and their memory at the end.
-  std::optional<absl::Duration> server_cpu_time = std::nullopt;
-  uint64_t server_resident_bytes = 0;
+  // Those given by --pids: the CPU time of this level, the memory at its end.
+  std::vector<ProcessUsage> servers = {};
   std::vector<TokenTiming> requests = {};  // Those that went well.
 };
 
 nlohmann::json LevelJson(const BenchLevel& level);
+// With a line for each level, and under it one on who used the CPU.
 std::string ReportTable(const std::vector<BenchLevel>& levels);
 
 }  // namespace baton

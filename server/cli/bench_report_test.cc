@@ -29,8 +29,11 @@ BenchLevel TwoRequests() {
           .failed_requests = 1,
           .wall_time = absl::Seconds(2),
           .client_cpu_time = absl::Microseconds(100),
-          .server_cpu_time = absl::Microseconds(300),
-          .server_resident_bytes = 4096,
+          .servers = {{.name = "batond",
+                       .cpu_time = absl::Microseconds(200),
+                       .resident_bytes = 4096},
+                      {.name = "baton-router",
+                       .cpu_time = absl::Microseconds(100)}},
           .requests = {{.num_tokens = 3,
                         .ttft = absl::Seconds(1),
                         .tpot = absl::Seconds(2),
@@ -48,7 +51,8 @@ TEST(BenchReportTest, RatesCountAllTokensAndCpuTimeOfAllProcesses) {
   EXPECT_EQ(json["failed_requests"], 1);
   EXPECT_DOUBLE_EQ(json["tokens_per_second"], 2);
   EXPECT_DOUBLE_EQ(json["cpu_us_per_token"], 100);
-  EXPECT_EQ(json["server_resident_bytes"], 4096);
+  EXPECT_EQ(json["servers"][0]["resident_bytes"], 4096);
+  EXPECT_EQ(json["servers"][1]["name"], "baton-router");
 }
 
 TEST(BenchReportTest, ARequestOfOneTokenHasNoTpot) {
@@ -59,18 +63,20 @@ TEST(BenchReportTest, ARequestOfOneTokenHasNoTpot) {
   EXPECT_DOUBLE_EQ(json["itl_seconds"]["p90"], 3);
 }
 
-TEST(BenchReportTest, TheTableHasALineForEachLevel) {
+TEST(BenchReportTest, TheTableHasTwoLinesForEachLevel) {
   const std::string table = ReportTable({TwoRequests(), TwoRequests()});
-  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 3);
+  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 5);
   EXPECT_THAT(table, HasSubstr("ttft p99"));
   EXPECT_THAT(table, HasSubstr("3000.00"));
+  EXPECT_THAT(table, HasSubstr("client 25.0, batond 50.0 (0 MB), baton-router "
+                               "25.0"));
 }
 
 TEST(BenchReportTest, ALevelWithoutAnyTokenHasRatesOfZero) {
   const nlohmann::json json = LevelJson({.clients = 1, .failed_requests = 4});
   EXPECT_DOUBLE_EQ(json["tokens_per_second"], 0);
   EXPECT_DOUBLE_EQ(json["cpu_us_per_token"], 0);
-  EXPECT_FALSE(json.contains("server_cpu_seconds"));
+  EXPECT_FALSE(json.contains("servers"));
 }
 
 }  // namespace

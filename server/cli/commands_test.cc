@@ -214,7 +214,7 @@ TEST_F(CommandsTest, BenchMeasuresEachLevel) {
   EXPECT_EQ(json["levels"][1]["clients"], 3);
   EXPECT_EQ(json["levels"][1]["requests"], 7);
   EXPECT_EQ(json["levels"][1]["output_tokens"], 35);
-  EXPECT_GT(json["levels"][1]["server_resident_bytes"], 0);
+  EXPECT_GT(json["levels"][1]["servers"][0]["resident_bytes"], 0);
 
   const auto requests = router_.requests();
   ASSERT_EQ(requests.size(), 14u);

@@ -27,9 +27,10 @@ absl::StatusOr<ProcessUsage> ParseProcessStat(const std::string& stat,
                                               int64_t ticks_per_second,
                                               int64_t page_bytes) {
   // The name may hold spaces and brackets of its own.
+  const size_t name_start = stat.find('(');
   const size_t name_end = stat.rfind(") ");
   std::vector<std::string> fields;
-  if (name_end != std::string::npos) {
+  if (name_start < name_end && name_end != std::string::npos) {
     fields = absl::StrSplit(stat.substr(name_end + 2), ' ');
   }
   int64_t user = 0;
@@ -42,6 +43,7 @@ absl::StatusOr<ProcessUsage> ParseProcessStat(const std::string& stat,
     return absl::InternalError("a /proc/PID/stat of an unknown form: " + stat);
   }
   return ProcessUsage{
+      .name = stat.substr(name_start + 1, name_end - name_start - 1),
       .cpu_time = absl::Seconds(1) * (user + system) / ticks_per_second,
       .resident_bytes = static_cast<uint64_t>(pages * page_bytes)};
 }

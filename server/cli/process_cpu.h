@@ -13,7 +13,9 @@
 namespace baton {
 
 struct ProcessUsage {
-  absl::Duration cpu_time;  // User and system, all threads; to 10 ms.
+  std::string name;  // As the kernel has it: at most 15 characters.
+  // User and system, all threads; to 10 ms.
+  absl::Duration cpu_time = absl::ZeroDuration();
   uint64_t resident_bytes = 0;
 };
 

@@ -82,15 +82,15 @@ void SendFinished(FakeDecodeStream* stream, v1::WorkerFinishReason reason,
   stream->Send(response);
 }
 
-FakeWorker::FakeWorker(v1::GetWorkerInfoResponse info)
+FakeWorker::FakeWorker(v1::GetWorkerInfoResponse info,
+                       const std::string& address)
     : role_(info.role()), info_(std::move(info)) {
   // Once for the process: taking gRPC's state down may wait 10 s for a poller.
   static const bool kept = (grpc_init(), true);
   CHECK(kept);
   EnableHealthAndReflection();
   grpc::ServerBuilder builder;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
-                           &port_);
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();
   CHECK(server_ != nullptr);

@@ -65,8 +65,9 @@ class FakeWorker final : public v1::WorkerService::Service {
   using DecodeScript =
       std::function<grpc::Status(const v1::DecodeRequest&, FakeDecodeStream*)>;
 
-  // Listens on a free port of loopback.
-  explicit FakeWorker(v1::GetWorkerInfoResponse info);
+  // Listens on loopback, on a free port unless told otherwise.
+  explicit FakeWorker(v1::GetWorkerInfoResponse info,
+                      const std::string& address = "127.0.0.1:0");
   ~FakeWorker() override;
 
   std::string address() const;

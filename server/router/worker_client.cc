@@ -7,9 +7,9 @@ namespace {
 
 // A million 32-bit ids, and their log-probabilities.
 constexpr int kMaxMessageBytes = 16 * 1024 * 1024;
-// How soon after a failure to connect again; doubled up to the second.
-constexpr int kInitialReconnectMilliseconds = 50;
-constexpr int kMaxReconnectMilliseconds = 1'000;
+// How soon after a failure to connect again; growing up to the second.
+constexpr int kInitialReconnectMilliseconds = 100;
+constexpr int kMaxReconnectMilliseconds = 250;
 // A host that is gone without a word is noticed after both.
 constexpr int kKeepaliveTimeMilliseconds = 10'000;
 constexpr int kKeepaliveTimeoutMilliseconds = 5'000;
@@ -26,6 +26,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                    kKeepaliveTimeoutMilliseconds);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // No limit.
+  // We retry ourselves; gRPC's layer for it costs time in every message.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
                                    arguments);
 }
@@ -56,9 +58,9 @@ void WorkerClient::StartDecode(const v1::DecodeRequest& request,
   stream->StartCall();
 }
 
-absl::StatusOr<ProbeAnswer> WorkerClient::Probe(Deadline deadline) {
+absl::StatusOr<ProbeAnswer> WorkerClient::Probe(Deadline deadline, bool wait) {
   grpc::health::v1::HealthCheckResponse health;
-  RETURN_IF_ERROR(Ask(deadline, [&](grpc::ClientContext* context) {
+  RETURN_IF_ERROR(Ask(deadline, wait, [&](grpc::ClientContext* context) {
     return health_->Check(context, grpc::health::v1::HealthCheckRequest(),
                           &health);
   }));
@@ -66,20 +68,21 @@ absl::StatusOr<ProbeAnswer> WorkerClient::Probe(Deadline deadline) {
     return absl::UnavailableError("not serving");
   }
   ProbeAnswer answer;
-  RETURN_IF_ERROR(Ask(deadline, [&](grpc::ClientContext* context) {
+  RETURN_IF_ERROR(Ask(deadline, false, [&](grpc::ClientContext* context) {
     return worker_->GetWorkerInfo(context, v1::GetWorkerInfoRequest(),
                                   &answer.info);
   }));
-  RETURN_IF_ERROR(Ask(deadline, [&](grpc::ClientContext* context) {
+  RETURN_IF_ERROR(Ask(deadline, false, [&](grpc::ClientContext* context) {
     return worker_->GetLoad(context, v1::GetLoadRequest(), &answer.load);
   }));
   return answer;
 }
 
 template <typename Call>
-absl::Status WorkerClient::Ask(Deadline deadline, const Call& call) {
+absl::Status WorkerClient::Ask(Deadline deadline, bool wait, const Call& call) {
   grpc::ClientContext context;
   context.set_deadline(deadline);
+  context.set_wait_for_ready(wait);
   {
     absl::MutexLock lock(&mutex_);
     if (probes_cancelled_) return absl::CancelledError();

@@ -79,14 +79,15 @@ class WorkerClient final {
                    DecodeStream* stream);
 
   // Blocks; one thread at a time. An error when the worker does not answer, or
-  // says that it does not serve.
-  absl::StatusOr<ProbeAnswer> Probe(Deadline deadline);
+  // says that it does not serve. With `wait` a worker that is not there is
+  // waited for until the deadline: only while somebody waits does gRPC connect.
+  absl::StatusOr<ProbeAnswer> Probe(Deadline deadline, bool wait);
   // Ends a Probe that runs, and all later ones.
   void CancelProbes() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   template <typename Call>
-  absl::Status Ask(Deadline deadline, const Call& call)
+  absl::Status Ask(Deadline deadline, bool wait, const Call& call)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Both stubs share the channel.

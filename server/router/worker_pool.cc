@@ -102,7 +102,12 @@ std::string WorkerPool::ReasonToRefuse(
 void WorkerPool::MoveTo(Worker* worker, WorkerState to, std::string reason) {
   CHECK(IsLegalTransition(worker->state, to))
       << WorkerStateName(worker->state) << " to " << WorkerStateName(to);
-  if (worker->state == to && worker->reason == reason) return;
+  // A worker may be wrong in another way now; that others fail differently
+  // from one time to the next says nothing.
+  if (worker->state == to &&
+      (to != WorkerState::kRefused || worker->reason == reason)) {
+    return;
+  }
   worker->state = to;
   worker->reason = std::move(reason);
   if (to == WorkerState::kReady) {

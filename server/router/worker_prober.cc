@@ -1,7 +1,5 @@
 #include "server/router/worker_prober.h"
 
-#include <algorithm>
-
 namespace baton {
 
 WorkerProber::WorkerProber(Options options, WorkerId worker,
@@ -28,26 +26,22 @@ void WorkerProber::ProbeSoon() {
 }
 
 void WorkerProber::Run() {
-  absl::Duration retry = options_.first_retry;
+  // A worker that is well is found missing at once, others are waited for.
+  bool well = false;
   while (true) {
-    absl::Duration wait = options_.interval;
-    if (Probe()) {
-      retry = options_.first_retry;
-    } else {
-      wait = retry;
-      retry = std::min(2 * retry, options_.interval);
-    }
+    well = Probe(/*wait=*/!well);
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&probe_soon_), wait);
+    mutex_.AwaitWithTimeout(absl::Condition(&probe_soon_),
+                            well ? options_.interval : options_.retry);
     if (stopping_) return;
     probe_soon_ = false;
   }
 }
 
-bool WorkerProber::Probe() {
+bool WorkerProber::Probe(bool wait) {
   const absl::Time deadline = absl::Now() + options_.timeout;
   absl::StatusOr<ProbeAnswer> answer =
-      client_->Probe(absl::ToChronoTime(deadline));
+      client_->Probe(absl::ToChronoTime(deadline), wait);
   if (!answer.ok()) {
     pool_->OnProbeFailed(worker_, answer.status());
     return false;

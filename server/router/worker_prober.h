@@ -18,9 +18,10 @@ namespace baton {
 class WorkerProber final {
  public:
   struct Options {
-    absl::Duration interval = absl::Seconds(1);  // Of a worker that is well.
-    // Of one that is not: doubled with each failure, up to `interval`.
-    absl::Duration first_retry = absl::Milliseconds(20);
+    // Between probes of a worker that is well.
+    absl::Duration interval = absl::Seconds(1);
+    // Between those of one that is not; each waits for it until its timeout.
+    absl::Duration retry = absl::Milliseconds(50);
     absl::Duration timeout = absl::Seconds(1);  // Of one probe.
   };
 
@@ -36,7 +37,7 @@ class WorkerProber final {
 
  private:
   void Run();
-  bool Probe();
+  bool Probe(bool wait);
 
   const Options options_;
   const WorkerId worker_;

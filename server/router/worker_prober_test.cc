@@ -67,6 +67,18 @@ TEST_F(WorkerProberTest, NoticesAWorkerThatDies) {
   EXPECT_TRUE(Becomes(WorkerState::kUnhealthy));
 }
 
+TEST_F(WorkerProberTest, FindsAWorkerThatComesLate) {
+  const std::string address = worker_.address();
+  worker_.Die();
+  Start(absl::Hours(1));
+  EXPECT_TRUE(Becomes(WorkerState::kUnhealthy));
+  FakeWorker late(Info(), address);
+  // gRPC's own poller would find it in 5 s.
+  EXPECT_TRUE(
+      WaitFor([&] { return pool_.state(WorkerId(0)) == WorkerState::kReady; },
+              absl::Seconds(4)));
+}
+
 TEST_F(WorkerProberTest, ProbesAtOnceWhenAsked) {
   Start(absl::Hours(1));
   EXPECT_TRUE(Becomes(WorkerState::kReady));

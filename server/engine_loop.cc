@@ -1,10 +1,15 @@
 #include "server/engine_loop.h"
 
+#include "base/logging.h"
+
 namespace baton {
 namespace {
 
 // Work and the end wake the threads; this bounds what a lost wake-up costs.
 constexpr absl::Duration kIdleWait = absl::Seconds(1);
+// Every request has ended by then: more is a bug, and better seen than waited
+// for.
+constexpr int kMaxIdleWaitsAtTheEnd = 60;
 
 }  // namespace
 
@@ -28,11 +33,15 @@ EngineLoop::~EngineLoop() {
 }
 
 void EngineLoop::TurnEngine() {
+  int waits_at_the_end = 0;
   while (!stop_engine_.load() || !engine_->idle()) {
     const bool advanced = engine_->Advance();
     const bool polled = stream_->Poll();
     if (advanced || polled) continue;
-    if (stop_engine_.load() && engine_->idle()) return;
+    if (stop_engine_.load()) {
+      if (engine_->idle()) return;
+      CHECK_LT(++waits_at_the_end, kMaxIdleWaitsAtTheEnd) << "never idle";
+    }
     engine_->WaitForWork(kIdleWait);
   }
 }

@@ -26,7 +26,7 @@ struct KvPoolRequest {
   std::optional<ByteSize> kv_cache_bytes;
   std::optional<uint32_t> kv_blocks;
   size_t block_bytes = 0;
-  // More could never be used.
+  // The default takes no more.
   uint32_t useful_blocks = 0;
   // In /dev/shm, for peers to map.
   bool shared = false;

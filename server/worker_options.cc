@@ -85,12 +85,14 @@ void AddEngineFlags(Flags* flags, WorkerOptions* o) {
 
 void AddKvFlags(Flags* flags, WorkerOptions* o) {
   flags->Group("KV cache");
-  flags->Add(&o->kv_cache_bytes,
-             {.name = "kv_cache_bytes",
-              .help = "Size of the KV pool, taken at the start. By default a "
-                      "quarter of the free memory, at most half of the free "
-                      "/dev/shm, and at most what the requests can use.",
-              .min = 1});
+  flags->Add(
+      &o->kv_cache_bytes,
+      {.name = "kv_cache_bytes",
+       .help = "Size of the KV pool, taken at the start. By default a "
+               "quarter of the free memory, at most half of the free "
+               "/dev/shm, and at most what max_running_requests take at half "
+               "of the longest context.",
+       .min = 1});
   flags->Add(&o->kv_blocks, {.name = "kv_blocks",
                              .help = "The same in blocks of 64 tokens.",
                              .min = 1,

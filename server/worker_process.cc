@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,13 +31,17 @@ const char* SizeFlag(const WorkerOptions& options) {
   return options.kv_blocks.has_value() ? "kv_blocks" : "kv_cache_bytes";
 }
 
+// For as many requests as may run, each at half of the longest context; for one
+// at all of it.
 uint32_t UsefulBlocks(const WorkerOptions& options,
                       const ModelRunnerInfo& model) {
   const uint64_t context_blocks =
       (model.max_context_tokens + CacheSpec::kBlockTokens - 1) /
       CacheSpec::kBlockTokens;
-  return static_cast<uint32_t>(std::min<uint64_t>(
-      context_blocks * options.engine.max_running_requests, 1u << 31));
+  const uint64_t blocks =
+      context_blocks *
+      std::max<uint64_t>(options.engine.max_running_requests, 2) / 2;
+  return static_cast<uint32_t>(std::min<uint64_t>(blocks, 1u << 31));
 }
 
 absl::StatusOr<AnonymousRegion> MapAnonymous(size_t bytes) {

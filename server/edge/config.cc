@@ -1,14 +1,10 @@
 #include "server/edge/config.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <limits>
-#include <type_traits>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -24,8 +20,6 @@ constexpr size_t kHelpWidth = 80;
 constexpr size_t kHelpIndent = 6;
 constexpr char kInformation[] = "Information";
 
-enum class Arity { kOne, kSwitch, kList, kPositional };
-
 std::string EnvironmentName(const std::string& flag) {
   return kEnvironmentPrefix + absl::AsciiStrToUpper(flag);
 }
@@ -36,145 +30,6 @@ std::string WithUnderscores(std::string argument) {
   const size_t end = std::min(argument.find('='), argument.size());
   std::replace(argument.begin() + 2, argument.begin() + end, '-', '_');
   return argument;
-}
-
-absl::Status CheckBounds(double value, const FlagSpec& spec) {
-  if (value >= spec.min && value <= spec.max) return absl::OkStatus();
-  if (std::isinf(spec.max)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("must be at least ", spec.min));
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("must be ", spec.min, " .. ", spec.max));
-}
-
-// ---- one ParseValue and one FormatValue for each type -----------------------
-
-template <typename T>
-absl::Status ParseValue(const std::string& text, const FlagSpec& spec, T* v) {
-  if constexpr (std::is_integral_v<T>) {
-    if (!absl::SimpleAtoi(text, v))
-      return absl::InvalidArgumentError("not a whole number in range");
-  } else {
-    double wide = 0;
-    if (!absl::SimpleAtod(text, &wide) || !std::isfinite(wide))
-      return absl::InvalidArgumentError("not a finite number");
-    *v = static_cast<T>(wide);
-  }
-  return CheckBounds(static_cast<double>(*v), spec);
-}
-
-absl::Status ParseValue(const std::string& text, const FlagSpec&, bool* v) {
-  if (text == "true" || text == "1") {
-    *v = true;
-  } else if (text == "false" || text == "0") {
-    *v = false;
-  } else {
-    return absl::InvalidArgumentError("must be true or false");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ParseValue(const std::string& text, const FlagSpec&,
-                        std::string* v) {
-  *v = text;
-  return absl::OkStatus();
-}
-
-absl::Status ParseValue(const std::string& text, const FlagSpec& spec,
-                        absl::Duration* v) {
-  if (!absl::ParseDuration(text, v) || *v == absl::InfiniteDuration() ||
-      *v == -absl::InfiniteDuration()) {
-    return absl::InvalidArgumentError("not a duration such as 500ms or 1m30s");
-  }
-  return CheckBounds(absl::ToDoubleSeconds(*v), spec);
-}
-
-absl::Status ParseValue(const std::string& text, const FlagSpec& spec,
-                        ByteSize* v) {
-  const size_t unit_at =
-      std::min(text.find_first_not_of("0123456789"), text.size());
-  const std::string unit = text.substr(unit_at);
-  int shift = 0;
-  if (unit == "KiB") {
-    shift = 10;
-  } else if (unit == "MiB") {
-    shift = 20;
-  } else if (unit == "GiB") {
-    shift = 30;
-  } else if (!unit.empty()) {
-    shift = -1;
-  }
-  uint64_t count = 0;
-  if (shift < 0 || !absl::SimpleAtoi(text.substr(0, unit_at), &count) ||
-      count > (std::numeric_limits<uint64_t>::max() >> shift)) {
-    return absl::InvalidArgumentError(
-        "not a number of bytes such as 1048576, 512MiB or 4GiB");
-  }
-  v->bytes = count << shift;
-  return CheckBounds(static_cast<double>(v->bytes), spec);
-}
-
-absl::Status ParseValue(const std::string& text, const FlagSpec&,
-                        std::vector<std::string>* v) {
-  v->clear();
-  for (const auto part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
-    v->push_back(std::string(absl::StripAsciiWhitespace(part)));
-  }
-  return absl::OkStatus();
-}
-
-template <typename T>
-absl::Status ParseValue(const std::string& text, const FlagSpec& spec,
-                        std::optional<T>* v) {
-  return ParseValue(text, spec, &v->emplace());
-}
-
-template <typename T>
-std::string FormatValue(const T& v) {
-  return absl::StrCat(v);
-}
-std::string FormatValue(bool v) { return v ? "true" : "false"; }
-std::string FormatValue(const std::string& v) { return v; }
-std::string FormatValue(absl::Duration v) { return absl::FormatDuration(v); }
-std::string FormatValue(ByteSize v) {
-  for (const auto& [shift, unit] :
-       {std::pair{30, "GiB"}, {20, "MiB"}, {10, "KiB"}}) {
-    const uint64_t count = v.bytes >> shift;
-    if (count > 0 && count << shift == v.bytes)
-      return absl::StrCat(count, unit);
-  }
-  return absl::StrCat(v.bytes);
-}
-std::string FormatValue(const std::vector<std::string>& v) {
-  return absl::StrJoin(v, ",");
-}
-template <typename T>
-std::string FormatValue(const std::optional<T>& v) {
-  return v.has_value() ? FormatValue(*v) : "";
-}
-
-const char* TypeName(const int32_t*) { return "N"; }
-const char* TypeName(const uint32_t*) { return "N"; }
-const char* TypeName(const uint64_t*) { return "N"; }
-const char* TypeName(const float*) { return "X"; }
-const char* TypeName(const double*) { return "X"; }
-const char* TypeName(const bool*) { return ""; }
-const char* TypeName(const std::string*) { return "TEXT"; }
-const char* TypeName(const absl::Duration*) { return "DURATION"; }
-const char* TypeName(const ByteSize*) { return "BYTES"; }
-const char* TypeName(const std::vector<std::string>*) { return "TEXT,..."; }
-template <typename T>
-const char* TypeName(const std::optional<T>*) {
-  return TypeName(static_cast<const T*>(nullptr));
-}
-
-template <typename T>
-constexpr Arity ArityOf(const T*) {
-  if (std::is_same_v<T, bool> || std::is_same_v<T, std::optional<bool>>)
-    return Arity::kSwitch;
-  if (std::is_same_v<T, std::vector<std::string>>) return Arity::kList;
-  return Arity::kOne;
 }
 
 // `text` in lines of kHelpWidth, each indented.
@@ -202,7 +57,7 @@ struct Flags::Flag {
   FlagSpec spec;
   std::string group;
   std::string type;
-  Arity arity = Arity::kOne;
+  FlagArity arity = FlagArity::kOne;
   Setter set;
   Getter get;
   std::string default_text;
@@ -211,7 +66,7 @@ struct Flags::Flag {
   std::optional<std::string> environment;  // The twin's value.
 
   std::string Shown() const {
-    return arity == Arity::kPositional ? spec.name : "--" + spec.name;
+    return arity == FlagArity::kPositional ? spec.name : "--" + spec.name;
   }
 };
 
@@ -222,22 +77,18 @@ Flags::~Flags() = default;
 void Flags::Group(std::string title) { group_ = std::move(title); }
 
 void Flags::Add(FlagTarget value, FlagSpec spec) {
-  std::visit(
-      [&](auto* target) {
-        AddWord(
-            spec, TypeName(target),
-            [target, spec](const std::string& text) {
-              return ParseValue(text, spec, target);
-            },
-            [target] { return FormatValue(*target); });
-        flags_.back()->arity = ArityOf(target);
+  AddWord(
+      spec, TypeName(value),
+      [value, spec](const std::string& text) {
+        return ParseFlagValue(text, spec, value);
       },
-      value);
+      [value] { return FormatFlagValue(value); });
+  flags_.back()->arity = ArityOf(value);
 }
 
 void Flags::AddPositional(std::string* value, FlagSpec spec) {
   Add(value, std::move(spec));
-  flags_.back()->arity = Arity::kPositional;
+  flags_.back()->arity = FlagArity::kPositional;
 }
 
 void Flags::AddWord(FlagSpec spec, std::string type, Setter set, Getter get) {
@@ -262,7 +113,7 @@ const std::string& Flags::command() const { return command_; }
 
 Flags::Flag* Flags::Find(const std::string& name) {
   for (const auto& flag : flags_) {
-    if (flag->spec.name == name && flag->arity != Arity::kPositional)
+    if (flag->spec.name == name && flag->arity != FlagArity::kPositional)
       return flag.get();
   }
   return nullptr;
@@ -270,7 +121,7 @@ Flags::Flag* Flags::Find(const std::string& name) {
 
 Flags::Flag* Flags::NextPositional() {
   for (const auto& flag : flags_) {
-    if (flag->arity == Arity::kPositional && flag->given.empty())
+    if (flag->arity == FlagArity::kPositional && flag->given.empty())
       return flag.get();
   }
   return nullptr;
@@ -301,7 +152,7 @@ absl::Status Flags::ReadArguments(std::span<const std::string> arguments) {
     }
     if (equals != std::string::npos) {
       flag->given.push_back(argument.substr(equals + 1));
-    } else if (flag->arity == Arity::kSwitch) {
+    } else if (flag->arity == FlagArity::kSwitch) {
       flag->given.push_back("true");
     } else if (!arguments.empty() &&
                arguments.front().compare(0, 2, "--") != 0) {
@@ -317,7 +168,8 @@ absl::Status Flags::ReadArguments(std::span<const std::string> arguments) {
 bool Flags::TakeEnvironment(const std::string& name, const std::string& value) {
   bool known = false;
   for (const auto& flag : flags_) {
-    if (flag->spec.name != name || flag->arity == Arity::kPositional) continue;
+    if (flag->spec.name != name || flag->arity == FlagArity::kPositional)
+      continue;
     flag->environment = value;
     known = true;
   }
@@ -351,7 +203,7 @@ absl::Status Flags::Assign() {
   for (const auto& flag : flags_) {
     std::string key = flag->Shown();
     std::string text;
-    if (flag->given.size() > 1 && flag->arity != Arity::kList)
+    if (flag->given.size() > 1 && flag->arity != FlagArity::kList)
       return absl::InvalidArgumentError(key + ": given more than once");
     if (!flag->given.empty()) {
       text = absl::StrJoin(flag->given, ",");
@@ -456,7 +308,7 @@ std::string Flags::Help() const {
   std::string out = description_ + "\n\nUsage: " + program_;
   out += commands_.empty() ? " [flags]" : " COMMAND [flags]";
   for (const auto& flag : flags_) {
-    if (flag->arity == Arity::kPositional)
+    if (flag->arity == FlagArity::kPositional)
       absl::StrAppend(&out, flag->spec.required ? " " : " [",
                       absl::AsciiStrToUpper(flag->spec.name),
                       flag->spec.required ? "" : "]");
@@ -466,7 +318,7 @@ std::string Flags::Help() const {
       "wins.\n";
   for (const auto& [name, flags] : commands_) {
     absl::StrAppend(
-        &out, out.back() == '\n' ? "\n" : "", "  ", name, "\n",
+        &out, "\n  ", name, "\n",
         Wrapped(flags->description_.substr(0, flags->description_.find('\n'))));
   }
   std::string group;
@@ -477,7 +329,7 @@ std::string Flags::Help() const {
                     flag->type, "\n");
     std::string text = flag->spec.help;
     if (flag->spec.required) text += " Required.";
-    if (!flag->default_text.empty())
+    if (!flag->default_text.empty() && flag->group != kInformation)
       absl::StrAppend(&text, " Default: ", flag->default_text, ".");
     out += Wrapped(text);
   }

@@ -17,45 +17,19 @@
 #ifndef BATON_SERVER_EDGE_CONFIG_H_
 #define BATON_SERVER_EDGE_CONFIG_H_
 
-#include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "server/edge/flag_value.h"
 
 namespace baton {
-
-// A number of bytes: "1048576", "1MiB", "2GiB".
-struct ByteSize {
-  uint64_t bytes = 0;
-};
-
-// Where a flag's value goes. Durations are "30s" or "1m30s", lists have commas;
-// an optional that stays empty has no default.
-using FlagTarget =
-    std::variant<bool*, int32_t*, uint32_t*, uint64_t*, double*, std::string*,
-                 absl::Duration*, ByteSize*, std::vector<std::string>*,
-                 std::optional<bool>*, std::optional<uint32_t>*,
-                 std::optional<uint64_t>*, std::optional<float>*,
-                 std::optional<std::string>*, std::optional<ByteSize>*>;
-
-struct FlagSpec {
-  std::string name;  // snake_case
-  std::string help;  // One or more sentences, with the unit.
-  // Inclusive; of numbers, of a duration's seconds, of bytes.
-  double min = -std::numeric_limits<double>::infinity();
-  double max = std::numeric_limits<double>::infinity();
-  bool required = false;
-};
 
 // What Parse decided. Not `run`: print `text` (to stdout if exit_code is 0,
 // else to stderr) and exit.

@@ -1,0 +1,183 @@
+#include "server/edge/flag_value.h"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace baton {
+namespace {
+
+// 1000000000, not 1e+09.
+std::string BoundText(double bound) {
+  return absl::StrFormat(bound == std::floor(bound) ? "%.0f" : "%g", bound);
+}
+
+absl::Status CheckBounds(double value, const FlagSpec& spec) {
+  if (value >= spec.min && value <= spec.max) return absl::OkStatus();
+  if (std::isinf(spec.max)) {
+    return absl::InvalidArgumentError("must be at least " +
+                                      BoundText(spec.min));
+  }
+  if (std::isinf(spec.min))
+    return absl::InvalidArgumentError("must be at most " + BoundText(spec.max));
+  return absl::InvalidArgumentError("must be " + BoundText(spec.min) + " .. " +
+                                    BoundText(spec.max));
+}
+
+// ---- one ParseValue, FormatValue and TypeText for each type -----------------
+
+template <typename T>
+absl::Status ParseValue(const std::string& text, const FlagSpec& spec, T* v) {
+  if constexpr (std::is_integral_v<T>) {
+    if (!absl::SimpleAtoi(text, v))
+      return absl::InvalidArgumentError("not a whole number in range");
+  } else {
+    double wide = 0;
+    if (!absl::SimpleAtod(text, &wide) || !std::isfinite(wide))
+      return absl::InvalidArgumentError("not a finite number");
+    *v = static_cast<T>(wide);
+  }
+  return CheckBounds(static_cast<double>(*v), spec);
+}
+
+absl::Status ParseValue(const std::string& text, const FlagSpec&, bool* v) {
+  if (text == "true" || text == "1") {
+    *v = true;
+  } else if (text == "false" || text == "0") {
+    *v = false;
+  } else {
+    return absl::InvalidArgumentError("must be true or false");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseValue(const std::string& text, const FlagSpec&,
+                        std::string* v) {
+  *v = text;
+  return absl::OkStatus();
+}
+
+absl::Status ParseValue(const std::string& text, const FlagSpec& spec,
+                        absl::Duration* v) {
+  if (!absl::ParseDuration(text, v) || *v == absl::InfiniteDuration() ||
+      *v == -absl::InfiniteDuration()) {
+    return absl::InvalidArgumentError("not a duration such as 500ms or 1m30s");
+  }
+  return CheckBounds(absl::ToDoubleSeconds(*v), spec);
+}
+
+absl::Status ParseValue(const std::string& text, const FlagSpec& spec,
+                        ByteSize* v) {
+  const size_t unit_at =
+      std::min(text.find_first_not_of("0123456789"), text.size());
+  const std::string unit = text.substr(unit_at);
+  int shift = 0;
+  if (unit == "KiB") {
+    shift = 10;
+  } else if (unit == "MiB") {
+    shift = 20;
+  } else if (unit == "GiB") {
+    shift = 30;
+  } else if (!unit.empty()) {
+    shift = -1;
+  }
+  uint64_t count = 0;
+  if (shift < 0 || !absl::SimpleAtoi(text.substr(0, unit_at), &count) ||
+      count > (std::numeric_limits<uint64_t>::max() >> shift)) {
+    return absl::InvalidArgumentError(
+        "not a number of bytes such as 1048576, 512MiB or 4GiB");
+  }
+  v->bytes = count << shift;
+  return CheckBounds(static_cast<double>(v->bytes), spec);
+}
+
+absl::Status ParseValue(const std::string& text, const FlagSpec&,
+                        std::vector<std::string>* v) {
+  v->clear();
+  for (const auto part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    v->push_back(std::string(absl::StripAsciiWhitespace(part)));
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status ParseValue(const std::string& text, const FlagSpec& spec,
+                        std::optional<T>* v) {
+  return ParseValue(text, spec, &v->emplace());
+}
+
+template <typename T>
+std::string FormatValue(const T& v) {
+  return absl::StrCat(v);
+}
+std::string FormatValue(bool v) { return v ? "true" : "false"; }
+std::string FormatValue(const std::string& v) { return v; }
+std::string FormatValue(absl::Duration v) { return absl::FormatDuration(v); }
+std::string FormatValue(ByteSize v) {
+  for (const auto& [shift, unit] :
+       {std::pair{30, "GiB"}, {20, "MiB"}, {10, "KiB"}}) {
+    const uint64_t count = v.bytes >> shift;
+    if (count > 0 && count << shift == v.bytes)
+      return absl::StrCat(count, unit);
+  }
+  return absl::StrCat(v.bytes);
+}
+std::string FormatValue(const std::vector<std::string>& v) {
+  return absl::StrJoin(v, ",");
+}
+template <typename T>
+std::string FormatValue(const std::optional<T>& v) {
+  return v.has_value() ? FormatValue(*v) : "";
+}
+
+const char* TypeText(const int32_t*) { return "N"; }
+const char* TypeText(const uint32_t*) { return "N"; }
+const char* TypeText(const uint64_t*) { return "N"; }
+const char* TypeText(const float*) { return "X"; }
+const char* TypeText(const double*) { return "X"; }
+const char* TypeText(const bool*) { return ""; }
+const char* TypeText(const std::string*) { return "TEXT"; }
+const char* TypeText(const absl::Duration*) { return "DURATION"; }
+const char* TypeText(const ByteSize*) { return "BYTES"; }
+const char* TypeText(const std::vector<std::string>*) { return "TEXT,..."; }
+template <typename T>
+const char* TypeText(const std::optional<T>*) {
+  return TypeText(static_cast<const T*>(nullptr));
+}
+
+template <typename T>
+constexpr FlagArity ArityOfType(const T*) {
+  if (std::is_same_v<T, bool> || std::is_same_v<T, std::optional<bool>>)
+    return FlagArity::kSwitch;
+  if (std::is_same_v<T, std::vector<std::string>>) return FlagArity::kList;
+  return FlagArity::kOne;
+}
+
+}  // namespace
+
+FlagArity ArityOf(const FlagTarget& target) {
+  return std::visit([](auto* v) { return ArityOfType(v); }, target);
+}
+
+std::string TypeName(const FlagTarget& target) {
+  return std::visit([](auto* v) { return TypeText(v); }, target);
+}
+
+absl::Status ParseFlagValue(const std::string& text, const FlagSpec& spec,
+                            const FlagTarget& target) {
+  return std::visit([&](auto* v) { return ParseValue(text, spec, v); }, target);
+}
+
+std::string FormatFlagValue(const FlagTarget& target) {
+  return std::visit([](auto* v) { return FormatValue(*v); }, target);
+}
+
+}  // namespace baton

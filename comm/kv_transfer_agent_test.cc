@@ -290,30 +290,6 @@ TEST_P(KvTransferAgentTest, OtherLostMessagesOnlyDelay) {
   }
 }
 
-TEST(KvTransferModesTest, ABlockThatIsStuckEndsThePushThoughBothSidesLive) {
-  SimulatedClock clock;
-  LoopbackNetwork network;
-  network.set_hook([](auto, auto, std::string_view message) {
-    return LoopbackFate{.copies = message.empty() ? 0u : 1u};
-  });
-  KvTransferSide p(network.CreateEndpoint("p", {.maps_regions = false}), 4, 64,
-                   &clock);
-  KvTransferSide d(network.CreateEndpoint("d", {}), 4, 64, &clock);
-  d.agent().StartImport(kImport,
-                        p.agent().StartExport(kExport, {BlockId(0)}, 64), 0,
-                        {BlockId(1)});
-  p.agent().PublishReadable(kExport, 1);
-  for (int i = 0; i < 40; ++i) {
-    p.agent().Poll();
-    d.agent().Poll();
-    clock.Advance(absl::Seconds(1));
-  }
-  ASSERT_TRUE(d.imports().contains(kImport));
-  EXPECT_TRUE(absl::IsUnavailable(d.imports().at(kImport).status));
-  ASSERT_TRUE(p.exports().contains(kExport));
-  EXPECT_TRUE(absl::IsCancelled(p.exports().at(kExport).status));
-}
-
 TEST_P(KvTransferAgentTest, RepeatedMessagesChangeNothing) {
   network_->set_hook(
       [](auto, auto, auto) { return LoopbackFate{.copies = 3}; });
@@ -510,38 +486,6 @@ TEST_P(KvTransferAgentTest, HostileMessagesAreCountedAndChangeNothing) {
   Settle();
   EXPECT_EQ(import_code(), absl::StatusCode::kOk);
   EXPECT_EQ(export_code(), absl::StatusCode::kOk);
-}
-
-using KvPullTest = KvTransferAgentTest;
-INSTANTIATE_TEST_SUITE_P(Pull, KvPullTest, ::testing::Values(true));
-
-TEST_P(KvPullTest, ABlockThatIsReusedUnderTheReaderEndsTheImport) {
-  Import(Export(2));
-  Settle();
-  p_->Fill(BlockId(1), 999);  // What its owner must not do, but a bug could.
-  PublishAll(2);
-  Settle();
-  EXPECT_EQ(import_code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(d_->imports().at(kImport).tail, "");
-  EXPECT_FALSE(d_->Holds(Target(1), 999));
-  EXPECT_EQ(export_code(), absl::StatusCode::kCancelled);
-}
-
-TEST(KvTransferModesTest, WithoutMappingAndWithoutSendsNothingMoves) {
-  SimulatedClock clock;
-  LoopbackNetwork network;
-  KvTransferSide p(network.CreateEndpoint("p", {.maps_regions = false}), 4, 64,
-                   &clock);
-  KvTransferSide d(network.CreateEndpoint("d", {.sends_blocks = false}), 4, 64,
-                   &clock);
-  KvHandle handle = p.agent().StartExport(kExport, {BlockId(0)}, 64);
-  d.agent().StartImport(ImportId(1), handle, 0, {BlockId(1)});
-  handle.host_id = "another host";
-  d.agent().StartImport(ImportId(2), handle, 0, {BlockId(1)});
-  d.agent().Poll();
-  ASSERT_EQ(d.imports().size(), 2u);
-  EXPECT_TRUE(absl::IsUnavailable(d.imports().at(ImportId(1)).status));
-  EXPECT_TRUE(absl::IsFailedPrecondition(d.imports().at(ImportId(2)).status));
 }
 
 }  // namespace

@@ -25,7 +25,8 @@ struct LocalUpOptions {
   std::string ready_file;
   std::string log_dir;
   absl::Duration start_timeout = absl::Minutes(2);
-  absl::Duration grace = absl::Seconds(5);
+  // More than the servers' own --drain_grace.
+  absl::Duration grace = absl::Seconds(30);
 };
 
 void AddLocalUpFlags(Flags& flags, LocalUpOptions* options);

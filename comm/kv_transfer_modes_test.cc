@@ -1,0 +1,88 @@
+// Agents whose transports differ in what they can do.
+#include <gtest/gtest.h>
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "comm/kv_transfer_agent.h"
+#include "comm/loopback_transport.h"
+#include "comm/testing/kv_transfer_side.h"
+#include "tests/fakes/simulated_clock.h"
+
+namespace baton {
+namespace {
+
+constexpr ExportId kExport(11);
+constexpr ImportId kImport(22);
+
+TEST(KvTransferModesTest, ABlockThatIsStuckEndsThePushThoughBothSidesLive) {
+  SimulatedClock clock;
+  LoopbackNetwork network;
+  network.set_hook([](auto, auto, std::string_view message) {
+    return LoopbackFate{.copies = message.empty() ? 0u : 1u};
+  });
+  KvTransferSide p(network.CreateEndpoint("p", {.maps_regions = false}), 4, 64,
+                   &clock);
+  KvTransferSide d(network.CreateEndpoint("d", {}), 4, 64, &clock);
+  d.agent().StartImport(kImport,
+                        p.agent().StartExport(kExport, {BlockId(0)}, 64), 0,
+                        {BlockId(1)});
+  p.agent().PublishReadable(kExport, 1);
+  for (int i = 0; i < 40; ++i) {
+    p.agent().Poll();
+    d.agent().Poll();
+    clock.Advance(absl::Seconds(1));
+  }
+  ASSERT_TRUE(d.imports().contains(kImport));
+  EXPECT_TRUE(absl::IsUnavailable(d.imports().at(kImport).status));
+  ASSERT_TRUE(p.exports().contains(kExport));
+  EXPECT_TRUE(absl::IsCancelled(p.exports().at(kExport).status));
+}
+
+TEST(KvTransferModesTest, WithoutMappingAndWithoutSendsNothingMoves) {
+  SimulatedClock clock;
+  LoopbackNetwork network;
+  KvTransferSide p(network.CreateEndpoint("p", {.maps_regions = false}), 4, 64,
+                   &clock);
+  KvTransferSide d(network.CreateEndpoint("d", {.sends_blocks = false}), 4, 64,
+                   &clock);
+  KvHandle handle = p.agent().StartExport(kExport, {BlockId(0)}, 64);
+  d.agent().StartImport(ImportId(1), handle, 0, {BlockId(1)});
+  handle.host_id = "another host";
+  d.agent().StartImport(ImportId(2), handle, 0, {BlockId(1)});
+  d.agent().Poll();
+  ASSERT_EQ(d.imports().size(), 2u);
+  EXPECT_TRUE(absl::IsUnavailable(d.imports().at(ImportId(1)).status));
+  EXPECT_TRUE(absl::IsFailedPrecondition(d.imports().at(ImportId(2)).status));
+}
+
+TEST(KvTransferModesTest, ABlockThatIsReusedUnderTheReaderEndsThePull) {
+  SimulatedClock clock;
+  LoopbackNetwork network;
+  KvTransferSide p(network.CreateEndpoint("p", {}), 4, 64, &clock);
+  KvTransferSide d(network.CreateEndpoint("d", {}), 4, 64, &clock);
+  const auto poll = [&] {
+    for (int i = 0; i < 20; ++i) {
+      p.agent().Poll();
+      d.agent().Poll();
+    }
+  };
+  p.Fill(BlockId(0), 100);
+  d.agent().StartImport(kImport,
+                        p.agent().StartExport(kExport, {BlockId(0)}, 64), 0,
+                        {BlockId(1)});
+  poll();
+  p.Fill(BlockId(0), 999);  // What its owner must not do, but a bug could.
+  p.agent().PublishReadable(kExport, 1);
+  p.agent().PublishTail(kExport, "tail");
+  poll();
+  ASSERT_TRUE(d.imports().contains(kImport));
+  EXPECT_TRUE(absl::IsAborted(d.imports().at(kImport).status));
+  EXPECT_EQ(d.imports().at(kImport).tail, "");
+  EXPECT_FALSE(d.Holds(BlockId(1), 999));
+  ASSERT_TRUE(p.exports().contains(kExport));
+  EXPECT_TRUE(absl::IsCancelled(p.exports().at(kExport).status));
+}
+
+}  // namespace
+}  // namespace baton

@@ -23,16 +23,7 @@ void AddedTokenMatcher::Add(std::string_view content, uint32_t id) {
 std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::Find(
     std::string_view text, size_t begin) const {
   for (; begin < text.size(); ++begin) {
-    Match match{.begin = begin};
-    uint32_t node = 0;
-    for (size_t i = begin; i < text.size(); ++i) {
-      node = Child(node, text[i]);
-      if (node == kNone) break;
-      if (ids_[node] != kNone) {
-        match.end = i + 1;
-        match.id = ids_[node];
-      }
-    }
+    const Match match = LongestAt(text, begin);
     if (match.end != 0) return match;
   }
   return std::nullopt;
@@ -47,6 +38,20 @@ std::optional<uint32_t> AddedTokenMatcher::Lookup(
   }
   if (ids_[node] == kNone) return std::nullopt;
   return ids_[node];
+}
+
+AddedTokenMatcher::Match AddedTokenMatcher::LongestAt(std::string_view text,
+                                                      size_t begin) const {
+  Match match{.begin = begin};
+  uint32_t node = 0;
+  for (size_t i = begin; i < text.size(); ++i) {
+    node = Child(node, text[i]);
+    if (node == kNone) break;
+    if (ids_[node] == kNone) continue;
+    match.end = i + 1;
+    match.id = ids_[node];
+  }
+  return match;
 }
 
 uint32_t AddedTokenMatcher::Child(uint32_t node, char byte) const {

@@ -33,6 +33,8 @@ class AddedTokenMatcher final {
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
 
+  // The longest match that begins at `begin`; its end is 0 where there is none.
+  Match LongestAt(std::string_view text, size_t begin) const;
   uint32_t Child(uint32_t node, char byte) const;
 
   // A trie: (node << 8 | byte) to the next node; node 0 is the root.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <queue>
-#include <utility>
 
 namespace baton {
 namespace {
@@ -138,8 +137,8 @@ void Bpe::AddMerge(uint32_t left, uint32_t right, uint32_t merged) {
   merged_.push_back(merged);
 }
 
-void Bpe::AddWholePiece(std::string bytes, uint32_t id) {
-  whole_pieces_[std::move(bytes)] = id;
+void Bpe::AddWholePiece(std::string_view bytes, uint32_t id) {
+  whole_pieces_.insert_or_assign(std::string(bytes), id);
 }
 
 uint32_t Bpe::Rank(uint32_t left, uint32_t right) const {

@@ -28,7 +28,7 @@ class Bpe final {
   void AddMerge(uint32_t left, uint32_t right, uint32_t merged);
 
   // A piece that equals `bytes` becomes `id` without any merging.
-  void AddWholePiece(std::string bytes, uint32_t id);
+  void AddWholePiece(std::string_view bytes, uint32_t id);
 
   // Appends the tokens of `piece` to `ids`. Linear in the piece, but for
   // sorting positions within a rank. Returns the number of rules looked up:

@@ -1,5 +1,6 @@
 #include "server/text/splitter.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -32,6 +33,10 @@ std::string Pcre2Message(int code) {
   return reinterpret_cast<const char*>(buffer);
 }
 
+bool Contains(std::string_view characters, char c) {
+  return std::count(characters.begin(), characters.end(), c) > 0;
+}
+
 // Oniguruma's pattern as PCRE2 has to read it to mean the same.
 class PatternReader final {
  public:
@@ -39,26 +44,7 @@ class PatternReader final {
 
   absl::StatusOr<std::string> Translate() {
     while (at_ < pattern_.size()) {
-      const char c = pattern_[at_];
-      if (c == '\\') {
-        RETURN_IF_ERROR(TranslateEscape());
-        continue;
-      }
-      if (in_class_) {
-        // Onig nests and intersects classes.
-        if (c == '[' || pattern_.substr(at_, 2) == "&&") return Refuse();
-        in_class_ = c != ']';
-      } else if (c == '[') {
-        in_class_ = true;
-      } else if (pattern_.substr(at_, 2) == "(?") {
-        // Groups and lookaround; of the options, only i is the same in both.
-        const std::string_view kind = pattern_.substr(at_ + 2, 1);
-        if (std::string_view(":=!<>i").find(kind) == std::string_view::npos) {
-          return Refuse();
-        }
-      }
-      out_.push_back(c);
-      ++at_;
+      RETURN_IF_ERROR(pattern_[at_] == '\\' ? TranslateEscape() : CopyByte());
     }
     return std::move(out_);
   }
@@ -66,6 +52,22 @@ class PatternReader final {
  private:
   absl::Status Refuse() const {
     return PatternError(at_, "means something else to PCRE2, or nothing");
+  }
+
+  absl::Status CopyByte() {
+    const char c = pattern_[at_];
+    const std::string_view rest = pattern_.substr(at_);
+    // Onig nests and intersects classes.
+    if (in_class_ && (c == '[' || rest.starts_with("&&"))) return Refuse();
+    // Groups and lookaround; of the options, only i is the same in both.
+    if (!in_class_ && rest.starts_with("(?") &&
+        (rest.size() < 3 || !Contains(":=!<>i", rest[2]))) {
+      return Refuse();
+    }
+    in_class_ = in_class_ ? c != ']' : c == '[';
+    out_.push_back(c);
+    ++at_;
+    return absl::OkStatus();
   }
 
   absl::Status TranslateEscape() {
@@ -83,9 +85,7 @@ class PatternReader final {
       const bool is_letter_or_digit = (c >= '0' && c <= '9') ||
                                       (c >= 'A' && c <= 'Z') ||
                                       (c >= 'a' && c <= 'z') || c == '\0';
-      const bool is_same =
-          std::string_view("dDnrtfxAz").find(c) != std::string_view::npos;
-      if (is_letter_or_digit && !is_same) return Refuse();
+      if (is_letter_or_digit && !Contains("dDnrtfxAz", c)) return Refuse();
       out_.append(pattern_.substr(at_, num_bytes));
     }
     at_ += num_bytes;

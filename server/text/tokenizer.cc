@@ -90,8 +90,8 @@ absl::StatusOr<std::vector<Splitter>> MakeSplitters(const std::string& path,
   for (size_t i = 0; i < file.patterns.size(); ++i) {
     absl::StatusOr<Splitter> splitter = Splitter::Create(file.patterns[i]);
     if (!splitter.ok()) {
-      return JsonFieldError(path, file.pattern_fields[i],
-                            std::string(splitter.status().message()));
+      const std::string problem(splitter.status().message());
+      return JsonFieldError(path, file.pattern_fields[i], problem);
     }
     splitters.push_back(*std::move(splitter));
   }

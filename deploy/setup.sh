@@ -16,7 +16,6 @@ packages=(
   prometheus-cpp-dev libcivetweb-dev
   libpcre2-dev
   nlohmann-json3-dev
-  libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   curl                     # reads /metrics
 )

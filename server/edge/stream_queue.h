@@ -2,7 +2,6 @@
 #ifndef BATON_SERVER_EDGE_STREAM_QUEUE_H_
 #define BATON_SERVER_EDGE_STREAM_QUEUE_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <optional>
@@ -37,24 +36,23 @@ class StreamQueue {
  public:
   enum class Action { kNothing, kWrite, kFinish, kCut };
 
-  // Bytes that may wait for a slow reader. A merge may pass it by one message.
+  // Bytes that may wait for a slow reader. A message that nothing waits before
+  // may be of any size.
   explicit StreamQueue(size_t max_queued_bytes)
       : max_queued_bytes_(max_queued_bytes) {}
 
-  // Dropped when the peer is gone, and from a message over the bound on.
+  // Dropped when the peer is gone, and from the first message that does not fit
+  // beside what waits.
   Action Push(Message message) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     CHECK(!end_.has_value()) << "a message after the end";
     if (peer_gone_) return Action::kNothing;
     const size_t bytes = Traits::Bytes(message);
-    if (queued_bytes_ + bytes > max_queued_bytes_) {
+    if (queued_bytes_ > 0 && queued_bytes_ + bytes > max_queued_bytes_) {
       DropQueue();
       return Action::kCut;
     }
-    queued_bytes_ += bytes;
-    if (queue_.empty() || !Traits::Merge(&queue_.back(), message)) {
-      queue_.push_back(std::move(message));
-    }
+    Append(std::move(message), bytes);
     return Next();
   }
 
@@ -92,6 +90,21 @@ class StreamQueue {
   }
 
  private:
+  // A merged message may take less than its parts, so the last is counted anew.
+  void Append(Message message, size_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!queue_.empty()) {
+      const size_t before = Traits::Bytes(queue_.back());
+      if (Traits::Merge(&queue_.back(), message)) {
+        queued_bytes_ += Traits::Bytes(queue_.back());
+        queued_bytes_ -= before;
+        return;
+      }
+    }
+    queue_.push_back(std::move(message));
+    queued_bytes_ += bytes;
+  }
+
   void DropQueue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     peer_gone_ = true;
     queue_.clear();
@@ -103,7 +116,7 @@ class StreamQueue {
     if (!queue_.empty()) {
       in_flight_ = std::move(queue_.front());
       queue_.pop_front();
-      queued_bytes_ -= std::min(queued_bytes_, Traits::Bytes(in_flight_));
+      queued_bytes_ -= Traits::Bytes(in_flight_);
       writing_ = true;
       return Action::kWrite;
     }

@@ -12,7 +12,9 @@
 namespace baton {
 namespace {
 
-// Merges texts of the same kind.
+// Merges texts of the same kind. Each message takes kMessageBytes besides its
+// text, which a merge saves.
+constexpr size_t kMessageBytes = 10;
 struct Text {
   char kind = 0;
   std::string text;
@@ -23,7 +25,9 @@ struct TextTraits {
     last->text += next.text;
     return true;
   }
-  static size_t Bytes(const Text& message) { return message.text.size(); }
+  static size_t Bytes(const Text& message) {
+    return kMessageBytes + message.text.size();
+  }
 };
 using Queue = StreamQueue<Text, TextTraits>;
 using Action = Queue::Action;
@@ -85,24 +89,33 @@ TEST(StreamQueueTest, NeverFinishesOverAWriteInFlight) {
 }
 
 TEST(StreamQueueTest, CutsAReaderAtTheBoundOnceAndTakesWhatFits) {
-  Queue queue(4);
-  ASSERT_EQ(queue.Push({'a', "in flight"}), Action::kCut) << "over the bound";
-  Queue other(4);
-  ASSERT_EQ(other.Push({'a', "1"}), Action::kWrite);
-  EXPECT_EQ(other.Push({'a', "1234"}), Action::kNothing);
-  EXPECT_EQ(other.Push({'a', "5"}), Action::kCut);
-  EXPECT_EQ(other.Push({'a', "6"}), Action::kNothing);
-  EXPECT_EQ(other.OnWriteDone(false), Action::kNothing);
-  EXPECT_EQ(other.End(absl::CancelledError("")), Action::kFinish);
+  Queue queue(kMessageBytes + 4);
+  ASSERT_EQ(queue.Push({'a', "1"}), Action::kWrite);
+  EXPECT_EQ(queue.Push({'a', "1234"}), Action::kNothing);
+  EXPECT_EQ(queue.Push({'a', "5"}), Action::kCut);
+  EXPECT_EQ(queue.Push({'a', "6"}), Action::kNothing);
+  EXPECT_EQ(queue.OnWriteDone(false), Action::kNothing);
+  EXPECT_EQ(queue.End(absl::CancelledError("")), Action::kFinish);
+}
+
+TEST(StreamQueueTest, AMessageThatNothingWaitsBeforeMayPassTheBound) {
+  Queue queue(kMessageBytes + 4);
+  ASSERT_EQ(queue.Push({'a', "longer"}), Action::kWrite);
+  EXPECT_EQ(queue.Push({'a', "longer"}), Action::kNothing);
+  ASSERT_EQ(queue.OnWriteDone(true), Action::kWrite);
+  EXPECT_EQ(queue.message()->text, "longer");
+  EXPECT_EQ(queue.Push({'a', "longer"}), Action::kNothing);
+  EXPECT_EQ(queue.Push({'a', "1"}), Action::kCut);
 }
 
 TEST(StreamQueueTest, MergedMessagesGiveTheirBytesBack) {
-  Queue queue(4);
+  Queue queue(2 * kMessageBytes + 4);
   ASSERT_EQ(queue.Push({'a', "1"}), Action::kWrite);
-  for (int round = 0; round < 100; ++round) {
-    EXPECT_EQ(queue.Push({'a', "12"}), Action::kNothing);
-    EXPECT_EQ(queue.Push({'a', "34"}), Action::kNothing);
+  for (int merge = 0; merge < 10'000; ++merge) {
+    ASSERT_EQ(queue.Push({'a', "12"}), Action::kNothing);
+    ASSERT_EQ(queue.Push({'a', "34"}), Action::kNothing) << merge;
     ASSERT_EQ(queue.OnWriteDone(true), Action::kWrite);
+    ASSERT_EQ(queue.message()->text, "1234");
   }
 }
 

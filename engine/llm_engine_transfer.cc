@@ -55,6 +55,11 @@ void LLMEngine::StartImport(SequenceMetadata* sequence) {
 void LLMEngine::OnExportEnded(const KvExportEnded& event) {
   SequenceMetadata& sequence = Live(SequenceId(event.id.value()));
   absl::Status status = event.status;
+  // The lease's deadline is not the request's: another attempt may do better.
+  if (absl::IsDeadlineExceeded(status)) {
+    status =
+        absl::AbortedError("nobody pulled the KV before its lease ran out");
+  }
   if (sequence.phase() == SequencePhase::kEnding) {
     status = sequence.end_status;
   } else if (sequence.phase() == SequencePhase::kPrefilling) {

@@ -247,11 +247,21 @@ TEST(LLMEngineTransferTest, ALeaseThatNobodyTakesRunsOut) {
   Split& split = pools.Prefill(MakeRequest(1, 100, 5));
   ASSERT_TRUE(
       pools.driver().RunUntil([&] { return split.prefill.finished(); }));
-  EXPECT_EQ(split.prefill.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(split.prefill.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(split.prefill.tokens.size(), 1u);
   CHECK_OK(pools.Decode(split));  // Too late.
   pools.RunUntilIdle();
   EXPECT_EQ(split.decode.code(), absl::StatusCode::kAborted);
+}
+
+TEST(LLMEngineTransferTest, ADeadlineOfTheRequestsOwnIsToldAsOne) {
+  Pools pools({}, {});
+  GenerationRequest request = MakeRequest(1, 100, 5);
+  request.deadline = pools.clock().Now() + absl::Seconds(1);
+  Split& split = pools.Prefill(request);
+  ASSERT_TRUE(
+      pools.driver().RunUntil([&] { return split.prefill.finished(); }));
+  EXPECT_EQ(split.prefill.code(), absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST(LLMEngineTransferTest, NanOnThePrefillSideFailsTheRequestOnBoth) {

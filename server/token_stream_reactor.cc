@@ -168,10 +168,12 @@ void TokenStreamReactor<Response>::OnFinished(
   environment_.metrics->OnRequestEnd(outcome);
   LogEnd(outcome);
   if (!outcome.status.ok()) {
+    // UNAVAILABLE would blame this worker; the other end may be the one at
+    // fault.
     const bool lost_transfer =
         has_handle_ && absl::IsUnavailable(outcome.status);
     return this->End(lost_transfer
-                         ? WithReason(outcome.status, "KV_TRANSFER_FAILED")
+                         ? absl::AbortedError(outcome.status.message())
                          : outcome.status);
   }
   Response response;

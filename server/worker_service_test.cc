@@ -431,6 +431,23 @@ TEST_F(WorkerPairTest, AHandleOfAnotherFingerprintIsRefused) {
       absl::IsFailedPrecondition(Decode(&decode_.stub(), decode).status));
 }
 
+TEST_F(WorkerPairTest, ALostExporterIsAbortedAndNotTheDecodeWorkersFault) {
+  const GenerationRequest request = MakeRequest(1, 10, 5);
+  v1::PrefillRequest prefill;
+  *prefill.mutable_request() = ToProto(request);
+  grpc::ClientContext context;
+  auto lease = prefill_.stub().Prefill(&context, prefill);
+  v1::PrefillResponse response;
+  ASSERT_TRUE(lease->Read(&response));
+  network_.Kill("prefill", /*told=*/true);
+  v1::DecodeRequest decode = DecodeOf(request);
+  decode.set_kv_handle(response.kv_handle());
+  const absl::Status status = Decode(&decode_.stub(), decode).status;
+  EXPECT_TRUE(absl::IsAborted(status)) << status;
+  context.TryCancel();
+  EXPECT_EQ(lease->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
 TEST_F(WorkerPairTest, ACancelledPrefillGivesItsBlocksBack) {
   v1::PrefillRequest prefill;
   *prefill.mutable_request() = ToProto(MakeRequest(1, 500, 5));

@@ -150,6 +150,7 @@ bool KvImporter::CopySome(absl::Time now) {
     ++import->copied;
     ++import->received;
   }
+  import->deadline = now + options_->import_timeout;
   MaybeCopyable(import);
   MaybeFinish(import, now);
   return true;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "comm/kv_transfer_agent.h"
@@ -37,6 +38,38 @@ TEST(KvTransferModesTest, ABlockThatIsStuckEndsThePushThoughBothSidesLive) {
   EXPECT_TRUE(absl::IsUnavailable(d.imports().at(kImport).status));
   ASSERT_TRUE(p.exports().contains(kExport));
   EXPECT_TRUE(absl::IsCancelled(p.exports().at(kExport).status));
+}
+
+TEST(KvTransferModesTest, APullThatProgressesMayTakeLongerThanItsTimeout) {
+  SimulatedClock clock;
+  LoopbackNetwork network;
+  constexpr uint32_t kBlocks = 16;
+  KvTransferSide p(network.CreateEndpoint("p", {}), kBlocks, 64, &clock);
+  KvTransferAgentOptions options;
+  options.max_blocks_in_flight = 1;
+  KvTransferSide d(network.CreateEndpoint("d", {}), kBlocks, 64, &clock,
+                   options);
+  std::vector<BlockId> blocks;
+  for (uint32_t i = 0; i < kBlocks; ++i) {
+    blocks.push_back(BlockId(i));
+    p.Fill(BlockId(i), i);
+  }
+  d.agent().StartImport(kImport, p.agent().StartExport(kExport, blocks, 64), 0,
+                        blocks);
+  p.agent().PublishReadable(kExport, kBlocks);
+  p.agent().PublishTail(kExport, "tail");
+  const absl::Time start = clock.Now();
+  for (int i = 0; i < 40 && !d.imports().contains(kImport); ++i) {
+    p.agent().Poll();
+    d.agent().Poll();
+    clock.Advance(absl::Seconds(10));
+  }
+  EXPECT_GT(clock.Now() - start, absl::Seconds(100));
+  ASSERT_TRUE(d.imports().contains(kImport));
+  EXPECT_TRUE(d.imports().at(kImport).status.ok())
+      << d.imports().at(kImport).status.ToString();
+  EXPECT_TRUE(d.imports().at(kImport).one_sided);
+  for (BlockId block : blocks) EXPECT_TRUE(d.Holds(block, block.value()));
 }
 
 TEST(KvTransferModesTest, WithoutMappingAndWithoutSendsNothingMoves) {

@@ -188,6 +188,9 @@ absl::StatusOr<UcxMessenger::Connection*> UcxMessenger::OpenConnection(
   }
   Connection* const borrowed = connection.get();
   connections_.emplace(borrowed->endpoint, std::move(connection));
+  if (borrowed->failed) {  // Meanwhile; CloseFailed() has it.
+    return absl::UnavailableError("the connection failed at once");
+  }
   return borrowed;
 }
 
@@ -468,7 +471,11 @@ void UcxMessenger::CloseFailed() {
     auto connection = std::move(connections_.at(failed->endpoint));
     connections_.erase(failed->endpoint);
     if (const auto it = peers_.find(failed->peer); it != peers_.end()) {
-      events_.push_back(PeerFailed{failed->peer, it->second->failure});
+      Peer* const peer = it->second.get();
+      if (peer->failure.ok()) {
+        FailPeer(peer, absl::UnavailableError("its connection failed"));
+      }
+      events_.push_back(PeerFailed{failed->peer, peer->failure});
       peers_.erase(it);
     }
     ucp_request_param_t params = {};

@@ -1,7 +1,9 @@
 #include "comm/ucx_shared_memory.h"
 
+#include <sys/mman.h>
 #include <sys/statvfs.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -11,11 +13,15 @@
 #include "comm/ucx_status.h"
 #include "comm/wire.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14.
+#endif
+
 namespace baton {
 namespace {
 
-// Memory that is not there is a bus error at its first use, so it is asked for
-// before.
+// Refuses what cannot fit before any of it is taken. Another process may take
+// the rest meanwhile; see PopulateZeroed().
 absl::Status CheckSharedMemoryIsFree(size_t bytes) {
   struct statvfs shm = {};
   if (statvfs("/dev/shm", &shm) != 0) {
@@ -28,6 +34,19 @@ absl::Status CheckSharedMemoryIsFree(size_t bytes) {
 }
 
 }  // namespace
+
+absl::Status PopulateZeroed(void* memory, size_t bytes) {
+  if (madvise(memory, bytes, MADV_POPULATE_WRITE) == 0) {
+    return absl::OkStatus();
+  }
+  const int error = errno;
+  if (error != EINVAL) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(bytes, " bytes of shared memory: ", std::strerror(error)));
+  }
+  std::memset(memory, 0, bytes);  // The kernel is older.
+  return absl::OkStatus();
+}
 
 UcxMapping::~UcxMapping() {
   if (key_ != nullptr) ucp_rkey_destroy(key_);
@@ -63,7 +82,7 @@ absl::StatusOr<std::byte*> UcxSharedMemory::Allocate(size_t bytes) {
   attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS;
   RETURN_IF_ERROR(
       UcxStatus(ucp_mem_query(memory_, &attributes), "ucp_mem_query"));
-  std::memset(attributes.address, 0, bytes);
+  RETURN_IF_ERROR(PopulateZeroed(attributes.address, bytes));
 
   void* packed = nullptr;
   size_t length = 0;

@@ -11,10 +11,16 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/ucx_context.h"
 
 namespace baton {
+
+// Backs every page of a new shared mapping. RESOURCE_EXHAUSTED: there is not as
+// much, which would be a bus error at the first use. REQUIRES: page-aligned,
+// nothing written to it.
+absl::Status PopulateZeroed(void* memory, size_t bytes);
 
 // Another process' region in our address space, as long as this lives; also
 // after that process died. It has a UCX worker of its own, which goes with it.

@@ -229,52 +229,58 @@ INSTANTIATE_TEST_SUITE_P(Modes, UcxAgentsTest,
                                                              : "Tcp";
                          });
 
+constexpr uint32_t kTransfers = 8;  // Of each direction.
+constexpr uint32_t kBlocks = 12;    // Of one transfer.
+constexpr uint32_t kPoolBlocks = 2 * kTransfers * kBlocks;
+
+// Of each side, the first half of the pool is exported, the other imported
+// into.
+std::vector<BlockId> Blocks(uint32_t first) {
+  std::vector<BlockId> ids;
+  for (uint32_t i = 0; i < kBlocks; ++i) ids.push_back(BlockId(first + i));
+  return ids;
+}
+std::vector<BlockId> Sources(uint32_t t) { return Blocks(t / 2 * kBlocks); }
+std::vector<BlockId> Targets(uint32_t t) {
+  return Blocks((kTransfers + t / 2) * kBlocks);
+}
+
+void StartTransfer(uint32_t t, KvTransferSide* from, KvTransferSide* to) {
+  const auto source = Sources(t);
+  for (BlockId block : source) from->Fill(block, block.value() + 1000 * t);
+  const ExportId id(t);
+  to->agent().StartImport(ImportId(t),
+                          from->agent().StartExport(id, source, kBlocks * 64),
+                          0, Targets(t));
+  for (uint32_t n = 1; n <= kBlocks; ++n) from->agent().PublishReadable(id, n);
+  from->agent().PublishTail(id, "tail " + std::to_string(t));
+}
+
+// Polls until both sides have `finished`, which counts this one too.
+void PollUntilFinished(KvTransferSide* side, std::atomic<int>* finished) {
+  const absl::Time deadline = absl::Now() + kDeadline;
+  bool told = false;
+  while (*finished < 2 && absl::Now() < deadline) {
+    if (!side->agent().Poll()) side->agent().Wait(absl::Milliseconds(50));
+    if (!told && side->exports().size() == kTransfers &&
+        side->imports().size() == kTransfers) {
+      told = true;
+      ++*finished;
+    }
+  }
+}
+
 TEST_P(UcxAgentsTest, TransfersOfBothDirectionsEndWithEqualBytes) {
-  constexpr uint32_t kTransfers = 8;
-  constexpr uint32_t kBlocks = 12;  // Of one transfer.
   const MonotonicClock clock;
-  KvTransferSide sides[2] = {
-      {Make(GetParam()), 2 * kTransfers * kBlocks, 32'768, &clock},
-      {Make(GetParam()), 2 * kTransfers * kBlocks, 32'768, &clock}};
-  // Of each side, the first half of the pool is exported, the other imported
-  // into.
-  const auto blocks = [](uint32_t transfer, bool target) {
-    std::vector<BlockId> ids;
-    for (uint32_t i = 0; i < kBlocks; ++i) {
-      ids.push_back(
-          BlockId((transfer + (target ? kTransfers : 0)) * kBlocks + i));
-    }
-    return ids;
-  };
+  KvTransferSide sides[2] = {{Make(GetParam()), kPoolBlocks, 32'768, &clock},
+                             {Make(GetParam()), kPoolBlocks, 32'768, &clock}};
   for (uint32_t t = 0; t < 2 * kTransfers; ++t) {
-    KvTransferSide& from = sides[t % 2];
-    KvTransferSide& to = sides[1 - t % 2];
-    const auto source = blocks(t / 2, false);
-    for (BlockId block : source) from.Fill(block, block.value() + 1000 * t);
-    const ExportId id(t);
-    to.agent().StartImport(ImportId(t),
-                           from.agent().StartExport(id, source, kBlocks * 64),
-                           0, blocks(t / 2, true));
-    for (uint32_t n = 1; n <= kBlocks; ++n) {
-      from.agent().PublishReadable(id, n);
-    }
-    from.agent().PublishTail(id, "tail " + std::to_string(t));
+    StartTransfer(t, &sides[t % 2], &sides[1 - t % 2]);
   }
   std::atomic<int> finished = 0;
   std::vector<std::thread> threads;
   for (KvTransferSide& side : sides) {
-    threads.emplace_back([&side, &finished] {
-      const absl::Time deadline = absl::Now() + kDeadline;
-      bool told = false;
-      while (finished < 2 && absl::Now() < deadline) {
-        if (!side.agent().Poll()) side.agent().Wait(absl::Milliseconds(50));
-        if (!told && side.exports().size() == kTransfers &&
-            side.imports().size() == kTransfers) {
-          told = true;
-          ++finished;
-        }
-      }
-    });
+    threads.emplace_back(PollUntilFinished, &side, &finished);
   }
   for (std::thread& thread : threads) thread.join();
   ASSERT_EQ(finished, 2);
@@ -284,8 +290,8 @@ TEST_P(UcxAgentsTest, TransfersOfBothDirectionsEndWithEqualBytes) {
     EXPECT_TRUE(ended.status.ok()) << ended.status.ToString();
     EXPECT_EQ(ended.tail, "tail " + std::to_string(t));
     EXPECT_EQ(ended.one_sided, GetParam() != UcxMode::kTcp);
-    const auto source = blocks(t / 2, false);
-    const auto target = blocks(t / 2, true);
+    const auto source = Sources(t);
+    const auto target = Targets(t);
     for (uint32_t i = 0; i < kBlocks; ++i) {
       EXPECT_TRUE(to.Holds(target[i], source[i].value() + 1000 * t));
     }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,8 +23,11 @@ constexpr absl::Duration kWarmUpTimeout = absl::Minutes(5);
 
 int NumCpus() {
   cpu_set_t allowed;
-  CHECK_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
-  return CPU_COUNT(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) {
+    return CPU_COUNT(&allowed);
+  }
+  // The kernel's sets are larger than ours.
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 // The flag that sized the pool.

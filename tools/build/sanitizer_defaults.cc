@@ -43,6 +43,7 @@ extern "C" const char* __tsan_default_suppressions() {
 #ifdef BATON_ASAN
 extern "C" const char* __lsan_default_suppressions();
 extern "C" const char* __lsan_default_suppressions() {
-  return "leak:libcares.so\n";
+  return "leak:libcares.so\n"
+         "leak:libuct.so\n";
 }
 #endif

@@ -45,7 +45,6 @@ GenerationActions Generation::OnArrived() {
 
 GenerationActions Generation::OnAdmitted(absl::Time now) {
   if (phase_ != GenerationPhase::kQueued) return {};
-  admitted_ = now;
   finished_.mutable_timing()->set_queue_seconds(
       Seconds(now - options_.arrival));
   return {.find_route = true};

@@ -1,9 +1,9 @@
 // One client's request as a state machine: events in, actions out.
 //
-//   kQueued ──route──► kPrefilling ──handle──► kDecoding ──finished──►
-//   kReleasing
-//      ▲   └──a unified worker───────────────►     │  │                   │
-//      └──────────── retry ◄──── (both) ───────────┘  └──► kFinished ◄────┘
+//   kQueued ──route──► kPrefilling ──handle──► kDecoding ──done──► kReleasing
+//   │ ▲ └──── a unified worker ────────────────► │ │                   │
+//   │ └──── retry ◄──── (both) ──────────────────┘ │                   │
+//   └──── (all) ────► kFinished ◄──────────────────┴───────────────────┘
 //
 // An attempt is one prefill call and one decode call (or one decode call to a
 // unified worker). The prefill call stays open as the lease of the prompt's KV:
@@ -169,7 +169,6 @@ class Generation final {
   bool prefill_open_ = false;
   bool decode_answered_ = false;
 
-  absl::Time admitted_;
   v1::GenerateChunk chunk_;
   v1::GenerateFinished finished_;
   absl::Status status_;

@@ -257,7 +257,9 @@ void GenerationCall::Finish() {
 }
 
 void GenerationCall::ReleaseUnstarted() {
-  const Attempt& attempt = *attempts_.back();
+  Attempt& attempt = *attempts_.back();
+  // A retry that finds no workers leaves it the current one until the end.
+  if (std::exchange(attempt.released, true)) return;
   if (attempt.route.prefill.has_value() && attempt.prefill == nullptr) {
     router_.pool().OnRequestEnded(*attempt.route.prefill, std::nullopt);
   }

@@ -59,6 +59,7 @@ class GenerationCall final
     std::unique_ptr<PrefillStream> prefill;
     std::unique_ptr<DecodeStream> decode;
     bool decode_ended = false;  // The pool knows. Of decode's own thread.
+    bool released = false;      // By ReleaseUnstarted.
   };
 
   // Runs `event`, a callable (Generation&, absl::Time) -> GenerationActions.
@@ -75,6 +76,7 @@ class GenerationCall final
   void SendChunk();
   void ObserveTokens(int num_tokens);
   void Finish();
+  // Tells the pool, once, of the calls that the current attempt never began.
   void ReleaseUnstarted();
   void LogRetry(std::string_view reason) const;
   void LogAndCount(const v1::GenerateFinished& finished,

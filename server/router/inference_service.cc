@@ -17,17 +17,6 @@
 #include "server/text/detokenizer.h"
 
 namespace baton {
-namespace {
-
-size_t PromptBytes(const v1::Prompt& prompt) {
-  size_t bytes = prompt.text().text().size();
-  for (const v1::ChatMessage& message : prompt.chat().messages()) {
-    bytes += message.content().size();
-  }
-  return bytes;
-}
-
-}  // namespace
 
 InferenceService::InferenceService(Router* router, RequestGate* gate)
     : router_(*router), gate_(*gate) {}
@@ -98,10 +87,13 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(
     grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
     v1::TokenizeResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const absl::Status status = text_executor_.Run(
-      PromptBytes(request->prompt()), [this, request, response, reactor] {
-        reactor->Finish(ToGrpcStatus(DoTokenize(*request, response)));
-      });
+  absl::Status status = ValidateTokenize(*request);
+  if (status.ok()) {
+    status = text_executor_.Run(
+        PromptBytes(request->prompt()), [this, request, response, reactor] {
+          reactor->Finish(ToGrpcStatus(DoTokenize(*request, response)));
+        });
+  }
   if (!status.ok()) reactor->Finish(ToGrpcStatus(status));
   return reactor;
 }
@@ -127,18 +119,25 @@ grpc::ServerUnaryReactor* InferenceService::GetModelInfo(
   return reactor;
 }
 
-absl::Status InferenceService::DoTokenize(
-    const v1::TokenizeRequest& request, v1::TokenizeResponse* response) const {
+absl::Status InferenceService::ValidateTokenize(
+    const v1::TokenizeRequest& request) const {
   const v1::Prompt& prompt = request.prompt();
   if (!prompt.has_text() && !prompt.has_chat()) {
     return FieldError("prompt", "must be text or chat");
   }
+  ASSIGN_OR_RETURN(const ModelBounds bounds, router_.Bounds());
+  RETURN_IF_ERROR(ValidatePrompt(prompt, bounds));
   if (PromptBytes(prompt) > kMaxTokenizeBytes) {
     return FieldError(
         "prompt", absl::StrCat("has more than ", kMaxTokenizeBytes, " bytes"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status InferenceService::DoTokenize(
+    const v1::TokenizeRequest& request, v1::TokenizeResponse* response) const {
   ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
-                   EncodePrompt(prompt, router_.text()));
+                   EncodePrompt(request.prompt(), router_.text()));
   response->mutable_token_ids()->Add(ids.begin(), ids.end());
   return absl::OkStatus();
 }

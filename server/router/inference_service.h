@@ -51,6 +51,8 @@ class InferenceService final : public v1::InferenceService::CallbackService {
   absl::StatusOr<GenerationPlan> Plan(const v1::GenerateRequest& request,
                                       const ModelBounds& bounds) const;
   void Refuse(absl::Status status, GenerateReactor* reactor);
+  absl::Status ValidateTokenize(const v1::TokenizeRequest& request) const;
+  // REQUIRES: ValidateTokenize said OK.
   absl::Status DoTokenize(const v1::TokenizeRequest& request,
                           v1::TokenizeResponse* response) const;
   absl::Status DoDetokenize(const v1::DetokenizeRequest& request,

@@ -13,6 +13,7 @@
 #include "server/edge/version.h"
 #include "server/router/router_for_test.h"
 #include "server/router/text_executor.h"
+#include "server/router/validate.h"
 
 namespace baton {
 namespace {
@@ -27,6 +28,15 @@ class InferenceServiceTest : public ::testing::Test {
     router_ =
         std::make_unique<RouterForTest>(RouterForTest::Options({&worker_}));
     router_->router().pool().WaitUntilReady();
+  }
+  void SetContext(uint32_t max_context_tokens) {
+    v1::GetWorkerInfoResponse info = DemoInfo(v1::WORKER_ROLE_UNIFIED);
+    info.set_max_context_tokens(max_context_tokens);
+    worker_.SetInfo(info);
+    ASSERT_TRUE(WaitFor([&] {
+      return router_->router().Bounds()->max_context_tokens ==
+             max_context_tokens;
+    }));
   }
   absl::Status Generate(const v1::GenerateRequest& request) {
     return FromGrpcStatus(router_->Generate(request).status);
@@ -185,7 +195,27 @@ TEST_F(InferenceServiceTest, RefusesToTokenizeIdsAndTooMuch) {
   EXPECT_EQ(ErrorField(Tokenize(request, &ids)), "prompt");
   request.mutable_prompt()->mutable_text()->set_text(
       std::string(kMaxTokenizeBytes + 1, 'a'));
+  EXPECT_EQ(ErrorField(Tokenize(request, &ids)), "prompt.text.text");
+  SetContext(kMaxTokenizeBytes);
   EXPECT_EQ(ErrorField(Tokenize(request, &ids)), "prompt");
+}
+
+TEST_F(InferenceServiceTest, TokenizesWithinTheLimitsOfGenerate) {
+  SetContext(2 * kMaxChatMessages);
+  v1::TokenizeRequest request;
+  v1::ChatPrompt* const chat = request.mutable_prompt()->mutable_chat();
+  while (chat->messages_size() < kMaxChatMessages) {
+    chat->add_messages()->set_role("user");
+  }
+  std::vector<uint32_t> ids;
+  EXPECT_TRUE(Tokenize(request, &ids).ok());
+  EXPECT_GE(ids.size(), static_cast<size_t>(kMaxChatMessages));
+  chat->add_messages()->set_role("user");
+  EXPECT_EQ(ErrorField(Tokenize(request, &ids)), "prompt.chat.messages");
+  chat->clear_messages();
+  chat->add_messages()->set_role("wizard");
+  EXPECT_EQ(ErrorField(Tokenize(request, &ids)),
+            "prompt.chat.messages[0].role");
 }
 
 TEST_F(InferenceServiceTest, TurnsIdsIntoText) {

@@ -33,6 +33,15 @@ absl::StatusOr<std::vector<uint32_t>> EncodeChat(
 
 }  // namespace
 
+size_t PromptBytes(const v1::Prompt& prompt) {
+  size_t bytes = prompt.text().text().size();
+  for (const v1::ChatMessage& message : prompt.chat().messages()) {
+    bytes +=
+        kChatMessageBytes + message.role().size() + message.content().size();
+  }
+  return bytes;
+}
+
 absl::StatusOr<std::vector<uint32_t>> EncodePrompt(const v1::Prompt& prompt,
                                                    const TextModel& text) {
   if (prompt.has_text()) return EncodeText(prompt.text(), *text.tokenizer);

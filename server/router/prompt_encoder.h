@@ -2,6 +2,7 @@
 #ifndef BATON_SERVER_ROUTER_PROMPT_ENCODER_H_
 #define BATON_SERVER_ROUTER_PROMPT_ENCODER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -13,6 +14,12 @@ namespace baton {
 namespace v1 {
 class Prompt;
 }  // namespace v1
+
+// What a chat message costs beside its text: its tags, and being looked at.
+inline constexpr size_t kChatMessageBytes = 64;
+
+// Bytes of text that EncodePrompt works on; 0 for ids.
+size_t PromptBytes(const v1::Prompt& prompt);
 
 // Takes ids as they are; puts BOS in front of text where the model's files say
 // so; renders chat by the model's template (FAILED_PRECONDITION where it is not

@@ -30,6 +30,18 @@ TEST(PromptEncoderTest, TakesIdsAsTheyAre) {
             (std::vector<uint32_t>{9, 0, 9}));
 }
 
+TEST(PromptEncoderTest, CountsWhatEmptyMessagesCost) {
+  v1::Prompt prompt;
+  prompt.mutable_token_ids()->add_ids(9);
+  EXPECT_EQ(PromptBytes(prompt), 0u);
+  prompt.mutable_text()->set_text("Once");
+  EXPECT_EQ(PromptBytes(prompt), 4u);
+  prompt.mutable_chat()->add_messages()->set_role("user");
+  EXPECT_EQ(PromptBytes(prompt), kChatMessageBytes + 4);
+  prompt.mutable_chat()->add_messages()->set_content("Hi");
+  EXPECT_EQ(PromptBytes(prompt), 2 * kChatMessageBytes + 6);
+}
+
 TEST(PromptEncoderTest, PutsBosInFrontOfText) {
   v1::Prompt prompt;
   prompt.mutable_text()->set_text("Once");

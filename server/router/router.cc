@@ -4,6 +4,7 @@
 #include <random>
 #include <utility>
 
+#include "base/logging.h"
 #include "base/status_macros.h"
 
 namespace baton {
@@ -53,8 +54,10 @@ Router::Router(Options options, const TextModel* text,
 
 Router::~Router() {
   absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(
-      +[](uint64_t* num_calls) { return *num_calls == 0; }, &num_calls_));
+  const absl::Condition no_calls(
+      +[](uint64_t* num_calls) { return *num_calls == 0; }, &num_calls_);
+  CHECK(mutex_.AwaitWithTimeout(no_calls, options_.call_end_timeout))
+      << num_calls_ << " calls have not ended";
 }
 
 void Router::OnCallMade() {

@@ -1,13 +1,12 @@
 // What all requests of a router share.
 //
 // The path of one:
-//   InferenceService    checks it (validate.h), makes ids of its text
-//   GenerationCall      owns it from there: waits for Admission, asks
-//   WorkerPool
-//                       for workers, calls them (worker_client.h), and feeds
-//                       what they say to a Generation, the state machine
-//   Generation          decides; SampleStream turns chunks into the one stream
-//   GenerateReactor     writes to the client
+//   InferenceService  checks it (validate.h), makes ids of its text
+//   GenerationCall    owns it from there: waits for Admission, asks WorkerPool
+//                     for workers, calls them (worker_client.h), and feeds what
+//                     they say to a Generation, the state machine
+//   Generation        decides; SampleStream turns chunks into the one stream
+//   GenerateReactor   writes to the client
 // Beside it each worker has a WorkerProber, which tells the pool how it is.
 #ifndef BATON_SERVER_ROUTER_ROUTER_H_
 #define BATON_SERVER_ROUTER_ROUTER_H_
@@ -49,6 +48,8 @@ class Router final {
     // How long a prefill call may stay open after its decode server spoke.
     absl::Duration release_grace = absl::Seconds(1);
     WorkerProber::Options prober;
+    // How long ~Router waits for its calls.
+    absl::Duration call_end_timeout = absl::Seconds(30);
     // As WorkerPool's: somebody can serve, or nobody.
     std::function<void(bool ready)> on_ready_change;
   };
@@ -56,7 +57,8 @@ class Router final {
   // Begins to probe the workers. `text` and `registry` are borrowed.
   Router(Options options, const TextModel* text,
          prometheus::Registry* registry);
-  // Waits for its calls, which end soon once their clients are gone.
+  // Waits for its calls, which end soon once their clients are gone; dies if
+  // they do not.
   ~Router();
 
   const Options& options() const { return options_; }

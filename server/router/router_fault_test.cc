@@ -115,6 +115,22 @@ TEST_F(RouterFaultTest, GivesUpAfterTheLastRetry) {
   EXPECT_EQ(Retries("unavailable"), 2);
 }
 
+TEST_F(RouterFaultTest, ReleasesOnceWhatARetryFindsNoWorkersFor) {
+  prefill_.SetPrefill([&](const v1::WorkerRequest&, FakePrefillStream*) {
+    v1::GetWorkerInfoResponse other = DemoInfo(v1::WORKER_ROLE_PREFILL);
+    other.set_text_hash("another");
+    prefill_.SetInfo(other);
+    EXPECT_TRUE(
+        WaitFor([&] { return NumWorkers(WorkerState::kRefused) == 1; }));
+    return Unavailable();
+  });
+  StartRouter({&prefill_, &decode_});
+  const GenerateOutcome outcome = router_->Generate(IdsRequest(3));
+  EXPECT_EQ(ErrorReason(FromGrpcStatus(outcome.status)), "NO_WORKER");
+  EXPECT_EQ(Retries("unavailable"), 1);
+  EXPECT_EQ(router_->router().pool().num_in_flight(), 0);
+}
+
 TEST_F(RouterFaultTest, NeverRetriesAnErrorOfTheRequest) {
   prefill_.SetPrefill([](const v1::WorkerRequest&, FakePrefillStream*) {
     return grpc::Status(StatusCode::RESOURCE_EXHAUSTED, "full");

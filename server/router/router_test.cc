@@ -1,6 +1,8 @@
 // The router as its clients and workers see it: real gRPC, scripted workers.
 #include "server/router/router.h"
 
+#include <prometheus/registry.h>
+
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "server/router/router_for_test.h"
 
@@ -343,6 +346,19 @@ INSTANTIATE_TEST_SUITE_P(
                       CancelCase{"AfterTheFirstToken", true, true, 0},
                       CancelCase{"WhileDecoding", true, true, 3}),
     [](const auto& one) { return one.param.name; });
+
+TEST(RouterDeathTest, DiesWhenACallOutlivesItForTooLong) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_DEATH(
+      {
+        prometheus::Registry registry;
+        Router::Options options = RouterForTest::Options({});
+        options.call_end_timeout = absl::ZeroDuration();
+        Router router(options, &DemoText(), &registry);
+        router.OnCallMade();
+      },
+      "1 calls have not ended");
+}
 
 }  // namespace
 }  // namespace baton

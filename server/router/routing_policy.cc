@@ -11,6 +11,11 @@ void WorkerLoad::Report(uint32_t running, uint32_t waiting) {
   in_flight_at_report_ = in_flight_;
 }
 
+void WorkerLoad::RequestEnded() {
+  CHECK_GT(in_flight_, 0);
+  --in_flight_;
+}
+
 int64_t WorkerLoad::Estimate() const {
   return std::max(reported_ + in_flight_ - in_flight_at_report_, int64_t{0});
 }

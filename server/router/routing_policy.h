@@ -17,7 +17,8 @@ class WorkerLoad {
  public:
   void Report(uint32_t running, uint32_t waiting);
   void RequestSent() { ++in_flight_; }
-  void RequestEnded() { --in_flight_; }
+  // REQUIRES: in_flight() > 0.
+  void RequestEnded();
   // Of this router alone.
   int64_t in_flight() const { return in_flight_; }
   int64_t Estimate() const;

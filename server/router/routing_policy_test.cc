@@ -33,6 +33,13 @@ TEST(WorkerLoadTest, NeverEstimatesLessThanNothing) {
   EXPECT_EQ(load.Estimate(), 0);
 }
 
+TEST(WorkerLoadDeathTest, DiesWhenMoreRequestsEndThanWereSent) {
+  WorkerLoad load;
+  load.RequestSent();
+  load.RequestEnded();
+  EXPECT_DEATH(load.RequestEnded(), "in_flight_");
+}
+
 TEST(WorkerLoadTest, HoldsTheLargestReportWithoutOverflow) {
   WorkerLoad load;
   load.Report(UINT32_MAX, UINT32_MAX);

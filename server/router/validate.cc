@@ -62,6 +62,11 @@ absl::Status ValidateChat(const v1::ChatPrompt& chat,
   if (num_messages == 0) {
     return FieldError("prompt.chat.messages", "is empty");
   }
+  if (num_messages > kMaxChatMessages) {
+    return FieldError(
+        "prompt.chat.messages",
+        absl::StrCat("has more than ", kMaxChatMessages, " entries"));
+  }
   if (num_messages >= model.max_context_tokens) {
     return FieldError(
         "prompt.chat.messages",
@@ -86,9 +91,10 @@ bool IsZeroOrNormal(float value) { return value == 0 || std::isnormal(value); }
 
 absl::Status ValidateSampling(const v1::SamplingParams& sampling) {
   const float temperature = sampling.temperature();
-  if (!IsZeroOrNormal(temperature) || temperature < 0 ||
-      temperature > kMaxTemperature) {
-    return FieldError("sampling.temperature", "must lie in 0 .. 100");
+  const bool in_range =
+      temperature >= kMinTemperature && temperature <= kMaxTemperature;
+  if (temperature != 0 && !in_range) {
+    return FieldError("sampling.temperature", "must be 0, or 1e-30 .. 100");
   }
   const float top_p = sampling.top_p();
   if (sampling.has_top_p() &&

@@ -27,6 +27,9 @@ inline constexpr int kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopStringBytes = 256;
 inline constexpr int kMaxStopTokenIds = 64;
 inline constexpr size_t kMaxClientRequestIdBytes = 128;
+inline constexpr int kMaxChatMessages = 4096;
+// Below it a worker could not divide by it. 0 is greedy.
+inline constexpr float kMinTemperature = 1e-30f;
 inline constexpr float kMaxTemperature = 100;
 inline constexpr uint32_t kMaxTopK = 0x7fffffff;
 
@@ -62,7 +65,7 @@ struct GenerationPlan {
 absl::Status ValidateGenerateRequest(const v1::GenerateRequest& request,
                                      const ModelBounds& model);
 
-// The part of it that concerns a prompt; `field` is the prompt's path.
+// The part of it that concerns a prompt; fields are named from `prompt` on.
 absl::Status ValidatePrompt(const v1::Prompt& prompt, const ModelBounds& model);
 
 // `prompt_ids` are the request's ids, or what its text or chat came to.

@@ -79,15 +79,29 @@ void AddFloatChanges(std::vector<Change>* changes) {
            (request->mutable_sampling()->*set)(value);
          }});
   };
-  const float values[] = {0.0f,      -0.0f,     0.5f, 1.0f,      1.0001f,
-                          2.0f,      100.0f,    101,  -1.0f,     1e-30f,
-                          kInf,      -kInf,     kNan, kDenormal, -kDenormal,
-                          kMaxFloat, -kMaxFloat};
+  const float values[] = {0.0f,
+                          -0.0f,
+                          0.5f,
+                          1.0f,
+                          1.0001f,
+                          2.0f,
+                          100.0f,
+                          101,
+                          -1.0f,
+                          1e-30f,
+                          std::nextafter(1e-30f, 0.0f),
+                          1.2e-38f,
+                          kInf,
+                          -kInf,
+                          kNan,
+                          kDenormal,
+                          -kDenormal,
+                          kMaxFloat,
+                          -kMaxFloat};
   for (float value : values) {
     const bool is_normal = std::isnormal(value);
-    add("sampling.temperature",
-        value == 0 || (is_normal && value > 0 && value <= 100), value,
-        &v1::SamplingParams::set_temperature);
+    add("sampling.temperature", value == 0 || (value >= 1e-30f && value <= 100),
+        value, &v1::SamplingParams::set_temperature);
     add("sampling.top_p", is_normal && value > 0 && value <= 1, value,
         &v1::SamplingParams::set_top_p);
     add("sampling.min_p", value == 0 || (is_normal && value > 0 && value <= 1),
@@ -349,6 +363,18 @@ TEST(ValidateTest, ChecksChatMessages) {
   chat->mutable_messages(4)->clear_content();
   while (chat->messages_size() < 32) chat->add_messages()->set_role("user");
   EXPECT_EQ(field(), "prompt.chat.messages") << "a message is a token at least";
+}
+
+TEST(ValidateTest, BoundsChatMessagesWhateverTheContext) {
+  ModelBounds model = Model();
+  model.max_context_tokens = 1'000'000;
+  v1::Prompt prompt;
+  while (prompt.chat().messages_size() < kMaxChatMessages) {
+    prompt.mutable_chat()->add_messages()->set_role("user");
+  }
+  EXPECT_TRUE(ValidatePrompt(prompt, model).ok());
+  prompt.mutable_chat()->add_messages()->set_role("user");
+  EXPECT_EQ(ErrorField(ValidatePrompt(prompt, model)), "prompt.chat.messages");
 }
 
 TEST(ValidateTest, RefusesTextWhoseTokensLeaveNoRoom) {

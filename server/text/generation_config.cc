@@ -10,6 +10,8 @@
 namespace baton {
 namespace {
 
+// Workers refuse what is below it, but for 0.
+constexpr float kMinTemperature = 1e-30f;
 constexpr uint32_t kMaxTopK = std::numeric_limits<int32_t>::max();
 
 // A number from `min` to `max`; without `min` itself where `open`.
@@ -37,6 +39,10 @@ absl::StatusOr<std::optional<float>> NumberIn(const JsonObject& object,
 absl::Status ReadSampling(const JsonObject& object, GenerationConfig* config) {
   ASSIGN_OR_RETURN(config->temperature,
                    NumberIn(object, "temperature", {.min = 0, .max = 100}));
+  if (const float temperature = config->temperature.value_or(0);
+      temperature != 0 && temperature < kMinTemperature) {
+    return object.Error("temperature", "is neither 0 nor from 1e-30 up to 100");
+  }
   ASSIGN_OR_RETURN(config->top_p, NumberIn(object, "top_p",
                                            {.min = 0, .max = 1, .open = true}));
   ASSIGN_OR_RETURN(config->top_k, object.Unsigned("top_k", kMaxTopK));

@@ -76,14 +76,39 @@ TEST(GenerationConfigTest, TheLimitsThemselvesAreGood) {
   EXPECT_EQ(config->top_k, 2147483647);
 }
 
+TEST(GenerationConfigTest, TakesTheSmallestTemperatureAndSixtyFourEosIds) {
+  ModelFolderForTest folder;
+  folder.Edit("generation_config.json", [](J& j) {
+    j = {{"temperature", 1e-30}, {"eos_token_id", std::vector<int>(64, 1)}};
+  });
+  const auto config = LoadGenerationConfig(folder.path());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->temperature, 1e-30f);
+  EXPECT_EQ(config->eos_token_ids.size(), 64u);
+}
+
 TEST(GenerationConfigTest, BadFieldsAreNamedWithTheirFile) {
   const std::vector<std::pair<std::string, J>> bad_fields = {
-      {"temperature", -0.1},  {"temperature", 100.5}, {"temperature", "hot"},
-      {"temperature", 1e300}, {"top_p", 0},           {"top_p", 1.5},
-      {"top_p", 1e-60},       {"top_p", true},        {"top_k", -1},
-      {"top_k", 2147483648},  {"top_k", 1.5},         {"min_p", -0.5},
-      {"min_p", 1.01},        {"do_sample", "no"},    {"eos_token_id", -1},
-      {"eos_token_id", 4096}, {"eos_token_id", "1"},  {"eos_token_id", {1, -1}},
+      {"temperature", -0.1},
+      {"temperature", 100.5},
+      {"temperature", "hot"},
+      {"temperature", 1e300},
+      {"top_p", 0},
+      {"top_p", 1.5},
+      {"top_p", 1e-60},
+      {"top_p", true},
+      {"top_k", -1},
+      {"top_k", 2147483648},
+      {"top_k", 1.5},
+      {"min_p", -0.5},
+      {"min_p", 1.01},
+      {"do_sample", "no"},
+      {"eos_token_id", -1},
+      {"eos_token_id", 4096},
+      {"eos_token_id", "1"},
+      {"eos_token_id", {1, -1}},
+      {"eos_token_id", std::vector<int>(65, 1)},
+      {"temperature", 9e-31},
   };
   for (const auto& [field, value] : bad_fields) {
     ModelFolderForTest folder;

@@ -26,6 +26,10 @@ absl::StatusOr<std::vector<uint32_t>> ReadEosTokenIds(const JsonObject& object,
   const Json* value = object.Find(kKey);
   if (value == nullptr) return ids;
   const Json list = value->is_array() ? *value : Json::array({*value});
+  if (list.size() > kMaxEosTokenIds) {
+    return object.Error(
+        kKey, "has more than " + std::to_string(kMaxEosTokenIds) + " ids");
+  }
   for (const Json& id : list) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= vocab_size) {
       return object.Error(kKey, "is not a token id below vocab_size " +

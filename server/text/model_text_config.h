@@ -2,6 +2,7 @@
 #ifndef BATON_SERVER_TEXT_MODEL_TEXT_CONFIG_H_
 #define BATON_SERVER_TEXT_MODEL_TEXT_CONFIG_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,6 +11,9 @@
 #include "server/text/json_file.h"
 
 namespace baton {
+
+// Of one file.
+inline constexpr size_t kMaxEosTokenIds = 64;
 
 struct ModelTextConfig {
   uint32_t vocab_size = 0;              // The logits' width.
@@ -21,7 +25,7 @@ absl::StatusOr<ModelTextConfig> LoadModelTextConfig(
     const std::string& model_folder);
 
 // The field eos_token_id of any of a model's files: one id or an array of them;
-// nothing where it is absent.
+// nothing where it is absent; kMaxEosTokenIds at most.
 absl::StatusOr<std::vector<uint32_t>> ReadEosTokenIds(const JsonObject& object,
                                                       uint32_t vocab_size);
 

@@ -1,5 +1,9 @@
 #include "server/text/json_file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -55,14 +59,21 @@ absl::StatusOr<J> Parse(std::string_view name, std::string_view text) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(
-      std::fopen(path.c_str(), "rbe"), std::fclose);
-  if (file == nullptr) {
+  // Without O_NONBLOCK a FIFO would wait here for its writer.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
     const int error = errno;
     const std::string message = path + ": " + std::strerror(error);
     if (error == ENOENT) return absl::NotFoundError(message);
     return absl::FailedPreconditionError(message);
   }
+  struct stat info = {};
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    close(fd);
+    return absl::FailedPreconditionError(path + ": not a regular file");
+  }
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(fdopen(fd, "rb"),
+                                                   std::fclose);
   std::string contents;
   char buffer[1 << 16];
   size_t num_read = 0;

@@ -1,5 +1,8 @@
 #include "server/text/json_file.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <fstream>
 #include <string>
 
@@ -28,6 +31,15 @@ TEST(JsonFileTest, AMissingFileIsNotFoundByName) {
 TEST(JsonFileTest, AFolderIsNoFile) {
   EXPECT_EQ(ReadTextFile(testing::TempDir()).status().code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(JsonFileTest, AFifoIsRefusedAtOnceByName) {
+  const std::string path = testing::TempDir() + "fifo.json";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const absl::Status status = ReadTextFile(path).status();
+  unlink(path.c_str());
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Message(status), path + ": not a regular file");
 }
 
 TEST(JsonFileTest, TheLargestFileIsReadAndOneByteMoreIsNot) {

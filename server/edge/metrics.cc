@@ -18,7 +18,9 @@
 namespace baton {
 namespace {
 
-constexpr char kThreads[] = "2";
+// Each serves one connection, idle ones too until they time out: enough that
+// port checkers do not keep a probe waiting.
+constexpr char kThreads[] = "16";
 // A scraper that sends nothing for so long is dropped.
 constexpr char kRequestTimeoutMilliseconds[] = "1000";
 constexpr std::chrono::milliseconds kNudgeInterval(5);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <prometheus/counter.h>
 #include <prometheus/text_serializer.h>
 #include <sys/socket.h>
@@ -11,6 +12,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 namespace baton {
 namespace {
@@ -105,6 +107,17 @@ TEST_F(MetricsServerTest, StopsWhileAConnectionIsIdle) {
   RecordProperty("stop_seconds", std::to_string(took.count()));
   std::printf("stopped in %.3f s\n", took.count());
   close(idle);
+}
+
+TEST_F(MetricsServerTest, IdleConnectionsDoNotKeepAProbeWaiting) {
+  Start();
+  std::vector<pollfd> idle(8);
+  for (pollfd& connection : idle)
+    connection = {Connect(server_->port()), POLLIN, 0};
+  EXPECT_THAT(Get(server_->port(), "/healthz"), HasSubstr("200 OK"));
+  // Answered before any of them had to be dropped.
+  EXPECT_EQ(poll(idle.data(), idle.size(), 0), 0);
+  for (const pollfd& connection : idle) close(connection.fd);
 }
 
 TEST(HistogramBatchTest, FlushesWhatSingleObservationsWouldHaveGiven) {

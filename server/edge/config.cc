@@ -86,6 +86,16 @@ void Flags::Add(FlagTarget value, FlagSpec spec) {
   flags_.back()->arity = ArityOf(value);
 }
 
+void Flags::AddAddress(std::string* value, FlagSpec spec) {
+  AddWord(
+      std::move(spec), "HOST:PORT",
+      [value](const std::string& text) {
+        *value = text;
+        return CheckHostPort(text);
+      },
+      [value] { return *value; });
+}
+
 void Flags::AddPositional(std::string* value, FlagSpec spec) {
   Add(value, std::move(spec));
   flags_.back()->arity = FlagArity::kPositional;

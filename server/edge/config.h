@@ -56,6 +56,9 @@ class Flags {
   void AddChoice(E* value, std::vector<std::pair<std::string, E>> choices,
                  FlagSpec spec);
 
+  // Where to listen: see CheckHostPort.
+  void AddAddress(std::string* value, FlagSpec spec);
+
   // An argument that is no flag; no twin. In the order of the calls.
   void AddPositional(std::string* value, FlagSpec spec);
 

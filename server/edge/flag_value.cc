@@ -176,6 +176,25 @@ absl::Status ParseFlagValue(const std::string& text, const FlagSpec& spec,
   return std::visit([&](auto* v) { return ParseValue(text, spec, v); }, target);
 }
 
+absl::Status CheckHostPort(const std::string& text) {
+  constexpr uint32_t kMaxPort = 65535;
+  const size_t colon = std::min(text.rfind(':'), text.size());
+  std::string host = text.substr(0, colon);
+  const std::string port = text.substr(std::min(colon + 1, text.size()));
+  const bool is_v6 =
+      host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (is_v6) host = host.substr(1, host.size() - 2);
+  uint32_t number = 0;
+  if (host.empty() ||
+      host.find_first_of(is_v6 ? "[], " : ":[], ") != std::string::npos ||
+      port.find_first_not_of("0123456789") != std::string::npos ||
+      !absl::SimpleAtoi(port, &number) || number > kMaxPort) {
+    return absl::InvalidArgumentError(
+        "must be host:port with a port of 0 .. 65535");
+  }
+  return absl::OkStatus();
+}
+
 std::string FormatFlagValue(const FlagTarget& target) {
   return std::visit([](auto* v) { return FormatValue(*v); }, target);
 }

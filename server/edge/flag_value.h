@@ -46,6 +46,9 @@ std::string TypeName(const FlagTarget& target);
 // INVALID_ARGUMENT says what the value should be; it does not name the flag.
 absl::Status ParseFlagValue(const std::string& text, const FlagSpec& spec,
                             const FlagTarget& target);
+// Whether `text` is host:port or [v6]:port with a port of 0 .. 65535; the error
+// is as above.
+absl::Status CheckHostPort(const std::string& text);
 // Empty for an optional without a value.
 std::string FormatFlagValue(const FlagTarget& target);
 

@@ -61,6 +61,37 @@ TEST(FlagValueTest, BoundsAreInclusiveAndSaidInFull) {
       "must be at most 1");
 }
 
+TEST(FlagValueTest, AnAddressHasAHostAndAPort) {
+  for (const char* good : {"127.0.0.1:0", "0.0.0.0:65535", "localhost:80",
+                           "[::1]:5", "[::]:0", "a-b.c:1"}) {
+    EXPECT_TRUE(CheckHostPort(good).ok()) << good;
+  }
+  for (const char* bad : {"",
+                          ":",
+                          "foo",
+                          "127.0.0.1",
+                          "127.0.0.1:",
+                          ":80",
+                          "127.0.0.1:65536",
+                          "127.0.0.1:99999",
+                          "h:4294967297",
+                          "h:-1",
+                          "h:+1",
+                          "h: 1",
+                          "h:1 ",
+                          "h:1s",
+                          "h:x",
+                          "::1:5",
+                          "[::1]",
+                          "[]:5",
+                          "[::1:5",
+                          "a:1,b:2"}) {
+    EXPECT_EQ(CheckHostPort(bad).message(),
+              "must be host:port with a port of 0 .. 65535")
+        << bad;
+  }
+}
+
 TEST(FlagValueTest, ASwitchAndAListAreKnownByTheirType) {
   bool on = false;
   std::optional<bool> maybe;

@@ -96,6 +96,15 @@ class BatondTest(unittest.TestCase):
         ended = subprocess.run([BATOND, "--model=" + MODEL, "--check"], capture_output=True, check=False)
         self.assertEqual(ended.returncode, 0)
 
+    def test_sigterm_before_it_serves_is_a_good_end(self):
+        process = subprocess.Popen([BATOND, "--model=" + MODEL, "--kv_blocks=128"], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.PIPE, text=True)
+        while " start role " not in " " + process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=DEADLINE)
+        self.assertEqual(process.returncode, 0)
+
     def test_each_role_starts_warm_and_ends_at_once(self):
         for role in ("unified", "prefill", "decode"):
             start = time.monotonic()

@@ -31,13 +31,15 @@ constexpr int kKeepaliveTimeMilliseconds = 20'000;
 constexpr int kKeepaliveTimeoutMilliseconds = 10'000;
 
 // Where the handler reports to: a signal handler has no other way to know.
+// Negative while nothing is served.
 std::atomic<int> handler_fd{-1};
 
 void OnSignal(int) {
+  const int fd = handler_fd.load(std::memory_order_relaxed);
+  if (fd < 0) _exit(0);
   const int saved_errno = errno;
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written =
-      write(handler_fd.load(std::memory_order_relaxed), &one, sizeof(one));
+  [[maybe_unused]] const ssize_t written = write(fd, &one, sizeof(one));
   errno = saved_errno;
 }
 
@@ -79,13 +81,15 @@ std::string WithPort(const std::string& address, int port) {
 
 void AddDaemonFlags(Flags* flags, DaemonOptions* options) {
   flags->Group("Process");
-  flags->Add(&options->listen,
-             {.name = "listen",
-              .help = "Address of the gRPC service, host:port. Port 0 takes "
-                      "any free one, which stdout tells."});
-  flags->Add(&options->metrics_listen,
-             {.name = "metrics_listen",
-              .help = "Address of /metrics, /healthz and /readyz, host:port."});
+  flags->AddAddress(
+      &options->listen,
+      {.name = "listen",
+       .help = "Address of the gRPC service, host:port. Port 0 takes "
+               "any free one, which stdout tells."});
+  flags->AddAddress(
+      &options->metrics_listen,
+      {.name = "metrics_listen",
+       .help = "Address of /metrics, /healthz and /readyz, host:port."});
   flags->Add(&options->drain_grace,
              {.name = "drain_grace",
               .help = "How long running requests may go on after SIGTERM.",
@@ -106,13 +110,15 @@ Daemon::Daemon(DaemonOptions options, std::string role, const Flags& flags)
   // Debian's Abseil checks the order of all locks, gRPC's too, on every lock:
   // for tests, where nothing turns it off.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  Handle(&OnSignal);
   Unblock();
   LOG(INFO) << "start role " << role_ << " version " << kBatonVersion << ' '
             << flags.InForce();
 }
 
 Daemon::~Daemon() {
-  if (handler_fd.load() == signal_fd_) {
+  const int fd = handler_fd.load();
+  if (fd == signal_fd_ || fd < 0) {  // Else another one serves.
     Handle(SIG_DFL);
     handler_fd.store(-1);
   }
@@ -150,7 +156,6 @@ absl::Status Daemon::Serve(const std::vector<grpc::Service*>& services) {
                            &grpc_port_);
   for (grpc::Service* service : services) builder.RegisterService(service);
   handler_fd.store(signal_fd_);
-  Handle(&OnSignal);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || grpc_port_ == 0) {
     SetState(DaemonState::kStopped);

@@ -3,7 +3,7 @@
 //   kStarting --Serve()--> kServing --signal--> kDraining --> kStopped
 //       \------------------ Serve() failed ------------------/
 //
-// Until Serve() a signal has its default action and ends the process: there is
+// Until Serve() a signal ends the process at once, with exit code 0: there is
 // nothing to finish yet.
 #ifndef BATON_SERVER_EDGE_DAEMON_H_
 #define BATON_SERVER_EDGE_DAEMON_H_
@@ -60,8 +60,8 @@ void AddDaemonFlags(Flags* flags, DaemonOptions* options);
 // and Stop(), which are thread-safe.
 class Daemon {
  public:
-  // Logs version and configuration in force. `role` is a word for the endpoint
-  // line. One a process serves at a time.
+  // Takes SIGTERM and SIGINT; logs version and configuration in force. `role`
+  // is a word for the endpoint line. One a process serves at a time.
   Daemon(DaemonOptions options, std::string role, const Flags& flags);
   ~Daemon();
   Daemon(const Daemon&) = delete;

@@ -87,6 +87,34 @@ class DaemonTest : public ::testing::Test {
   int exit_code_ = -1;
 };
 
+TEST(DaemonFlagsTest, ABadAddressIsRefusedByNameAlsoWhenOnlyChecking) {
+  for (const std::string flag : {"--listen", "--metrics_listen"}) {
+    for (const std::string bad : {"foo", "127.0.0.1", "127.0.0.1:99999"}) {
+      Flags flags("test", "A test.");
+      DaemonOptions options;
+      AddDaemonFlags(&flags, &options);
+      const std::vector<std::string> arguments = {flag + "=" + bad, "--check"};
+      const FlagsOutcome outcome = flags.Parse(arguments, nullptr, {});
+      EXPECT_EQ(outcome.exit_code, 2) << outcome.text;
+      EXPECT_EQ(outcome.text.find("test: " + flag + ": must be host:port"), 0)
+          << outcome.text;
+    }
+  }
+}
+
+TEST(DaemonDeathTest, ASignalBeforeServingEndsTheProcessWithCodeZero) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const int signal : {SIGTERM, SIGINT}) {
+    EXPECT_EXIT(
+        {
+          const Flags flags("test", "A test.");
+          const Daemon daemon({}, "test", flags);
+          raise(signal);
+        },
+        ::testing::ExitedWithCode(0), "");
+  }
+}
+
 TEST_F(DaemonTest, ASignalEndsAnIdleProcessWithCodeZero) {
   Start(absl::Seconds(60));
   EXPECT_EQ(Check(""), HealthCheckResponse::SERVING);

@@ -10,8 +10,10 @@ import time
 
 import bazel_test
 
-# Life signs of a long build, and every failure rather than the first.
-COMMON = ["--keep_going", "--build_tests_only", "--show_progress", "--show_progress_rate_limit=20", "//..."]
+# Life signs of a long build, every failure rather than the first, and time for tests
+# under a sanitizer on a busy machine: by size, in seconds.
+COMMON = ["--keep_going", "--build_tests_only", "--show_progress", "--show_progress_rate_limit=20",
+          "--test_timeout=300,600,1200,3600", "//..."]
 # (name, flags, tags: one of these is wanted, and none of those with a minus)
 STAGES = [
     ("every test", [], []),

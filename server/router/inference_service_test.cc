@@ -143,6 +143,11 @@ TEST_F(InferenceServiceTest, TakesLongTextsOnAThreadOfTheirOwn) {
 
 TEST_F(InferenceServiceTest, EndsCallsThatAreCancelledWhileTheirTextWaits) {
   worker_.SetInfo(DemoInfo(v1::WORKER_ROLE_UNIFIED));
+  // A call that has passed the text's thread stays until it is cancelled.
+  worker_.SetDecode([](const v1::DecodeRequest&, FakeDecodeStream* stream) {
+    stream->WaitUntilCancelled();
+    return grpc::Status::CANCELLED;
+  });
   ASSERT_TRUE(WaitFor(
       [&] { return router_->router().Bounds()->max_context_tokens == 4096; }));
   v1::GenerateRequest request = IdsRequest(1);

@@ -36,7 +36,8 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:libucp.so\n"
          "race:^grpc::\n"
          "deadlock:libgrpc.so\n"
-         "signal:libgrpc.so\n";
+         "signal:libgrpc.so\n"
+         "signal:libucs.so\n";
 }
 #endif
 

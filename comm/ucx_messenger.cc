@@ -72,10 +72,14 @@ UcxMessenger::UcxMessenger(uint32_t max_peers)
 absl::Status UcxMessenger::Start(const std::string& network_devices) {
   ASSIGN_OR_RETURN(const NetworkAddress network,
                    FindNetworkAddress(network_devices));
-  ASSIGN_OR_RETURN(
-      context_,
-      UcxContext::Create(UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
-                         {{"TLS", "tcp"}, {"NET_DEVICES", network.device}}));
+  // Without one-sided writes inside tcp: when a peer is closed by force while
+  // its process is stopped, UCX 1.13.1 there aborts on an acknowledgement that
+  // it no longer waits for (tcp_ep.c, PUT_TX_WAITING_ACK).
+  ASSIGN_OR_RETURN(context_,
+                   UcxContext::Create(UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+                                      {{"TLS", "tcp"},
+                                       {"NET_DEVICES", network.device},
+                                       {"PUT_ENABLE", "n"}}));
   ASSIGN_OR_RETURN(worker_, UcxWorker::Create(*context_));
   RETURN_IF_ERROR(UcxStatus(ucp_worker_get_efd(worker_->get(), &worker_fd_),
                             "ucp_worker_get_efd"));

@@ -28,9 +28,20 @@ struct ForwardBatch {
   std::span<const int32_t> logits_rows;  // Rows whose logits are wanted.
 };
 
+// Where results go. The runner writes what is there; rows as the caller asked.
+struct ForwardOutput {
+  MatrixView<float> logits;  // [logits rows, vocab_size]
+  // [rows, hidden_size]: each row's state behind the final norm, which is what
+  // the drafter starts from. No data: not wanted.
+  MatrixView<float> hidden = {};
+};
+
 struct ModelRunnerInfo {
   uint32_t vocab_size = 0;
   uint32_t max_context_tokens = 0;
+  uint32_t hidden_size = 0;
+  // True: Draft works, and the cache has the drafter's rows.
+  bool has_drafter = false;
   CacheSpec cache;
   std::string fingerprint;
 };
@@ -44,10 +55,19 @@ class ModelRunner {
   // Binds the cache; once, before the first Forward. The pool outlives the
   // runner.
   virtual void BindKvPool(const KvPool* pool) = 0;
-  // Writes each row's KV, then logits[i] = logits of row logits_rows[i].
-  // logits: [logits_rows.size(), vocab_size].
+  // Writes each row's KV, then logits[i] = logits of row logits_rows[i], and
+  // every row's hidden state.
   // REQUIRES: rows and logits rows within the capacities given at construction.
-  virtual void Forward(const ForwardBatch& batch, MatrixView<float> logits) = 0;
+  virtual void Forward(const ForwardBatch& batch,
+                       const ForwardOutput& output) = 0;
+  // The drafter (multi-token prediction), one layer deep. Row r is the token at
+  // positions[r] >= 1 with hidden[r] of the position before it: Forward's, or
+  // for a chained draft Draft's own. Its KV goes to slot positions[r] of the
+  // drafter's rows, and it attends to slots 1..positions[r] of them. logits[i]:
+  // of the token behind row logits_rows[i].
+  // hidden: [rows, hidden_size]. REQUIRES: info().has_drafter.
+  virtual void Draft(const ForwardBatch& batch, MatrixView<const float> hidden,
+                     const ForwardOutput& output) = 0;
 };
 
 }  // namespace baton

@@ -78,6 +78,7 @@ void AttendGroup(const CpuContext& context, const LatentAttentionArgs& args,
           .block_table = args.rows.block_tables[first],
           .next_block = group.next_block,
           .positions = args.rows.positions.data() + first,
+          .first_position = args.first_position,
           .block_bytes = cache.block_bytes,
           .layer_offset_bytes = cache.layer_offset_bytes,
           .is_bf16 = cache.dtype == CacheDtype::kBf16,
@@ -100,6 +101,10 @@ void AttendGroup(const CpuContext& context, const LatentAttentionArgs& args,
 void CheckArgs(const LatentAttentionArgs& args, const LatentCache& cache) {
   const int num_rows = static_cast<int>(args.rows.positions.size());
   CheckRows(args.rows, num_rows);
+  CHECK_GE(args.first_position, 0);
+  for (const int32_t position : args.rows.positions) {
+    DCHECK(position >= args.first_position);
+  }
   CHECK_GE(args.num_heads, 1);
   CHECK_GT(args.scale, 0);
   CHECK_EQ(args.q_latent.rows, num_rows * args.num_heads);

@@ -44,13 +44,15 @@ void WriteLatentCache(const CpuContext& context, const CacheRows& rows,
                       const LatentCache& cache);
 
 // z[r, h] = sum_t p_t c_t, p = softmax_t(scale * (q_latent[r, h] . c_t +
-// q_rope[r, h] . k_t)), t in [0, positions[r]], read from the cache alone. Row
-// r * heads + h of the matrices: q_latent [rows * heads, latent_dim], q_rope
-// [rows * heads, rope_dim], z as q_latent. Keys in tiles of 64 at absolute
-// positions, each (max, sum, acc) by itself, merged left to right; keys past
-// positions[r] are never read.
+// q_rope[r, h] . k_t)), t in [first_position, positions[r]], read from the
+// cache alone. Row r * heads + h of the matrices: q_latent [rows * heads,
+// latent_dim], q_rope [rows * heads, rope_dim], z as q_latent. Keys in tiles of
+// 64 at absolute positions, each (max, sum, acc) by itself, merged left to
+// right; keys before first_position or past positions[r] are never read. Lane i
+// of a tile's sums is its visible keys i mod 16, counted from the first.
 struct LatentAttentionArgs {
   CacheRows rows;
+  int first_position = 0;  // At most any of rows.positions.
   int num_heads = 0;
   float scale = 0;
   MatrixView<const float> q_latent;

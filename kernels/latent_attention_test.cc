@@ -90,6 +90,7 @@ class PagedCache {
 struct Sequence {
   std::vector<uint32_t> table;
   std::vector<float> latent, rope, q_latent, q_rope;
+  int first_position = 0;  // Of the keys that Attend reads.
 };
 
 class LatentAttentionTest : public IsaTest {
@@ -103,10 +104,12 @@ class LatentAttentionTest : public IsaTest {
     const size_t latent = static_cast<size_t>(s.latent);
     const size_t rope = static_cast<size_t>(s.rope);
     const size_t heads = static_cast<size_t>(s.heads);
-    Sequence sequence = {cache.TakeBlocks(s.tokens), random.Normals(n * latent),
+    Sequence sequence = {cache.TakeBlocks(s.tokens),
+                         random.Normals(n * latent),
                          random.Normals(n * rope),
                          random.Normals(n * heads * latent, 0.5f),
-                         random.Normals(n * heads * rope, 0.5f)};
+                         random.Normals(n * heads * rope, 0.5f),
+                         0};
     std::vector<int32_t> positions(n);
     for (size_t i = 0; i < n; ++i) positions[i] = static_cast<int32_t>(i);
     const std::vector<const uint32_t*> tables(n, sequence.table.data());
@@ -116,6 +119,47 @@ class LatentAttentionTest : public IsaTest {
         Dense<const float>(sequence.rope.data(), s.tokens, s.rope),
         cache.cache());
     return sequence;
+  }
+
+  struct PositionRange {
+    int begin, end;
+  };
+  void Overwrite(const Shape& s, PagedCache& cache, const Sequence& sequence,
+                 PositionRange range, float value) const {
+    std::vector<int32_t> positions;
+    for (int p = range.begin; p < range.end; ++p) positions.push_back(p);
+    const int n = range.end - range.begin;
+    const std::vector<const uint32_t*> tables(positions.size(),
+                                              sequence.table.data());
+    const std::vector<float> values(
+        positions.size() * static_cast<size_t>(s.latent + s.rope), value);
+    WriteLatentCache(context(), {positions, tables},
+                     Dense<const float>(values.data(), n, s.latent),
+                     Dense<const float>(values.data(), n, s.rope),
+                     cache.cache());
+  }
+
+  // z [heads, latent] of `position` against the reference; `keys` are those
+  // from the sequence's first position on.
+  static void ExpectReference(const Shape& s, const Sequence& sequence,
+                              int position, const std::vector<float>& keys,
+                              const std::vector<float>& z) {
+    for (int h = 0; h < s.heads; ++h) {
+      const ptrdiff_t at = ptrdiff_t{position} * s.heads + h;
+      const auto q = sequence.q_latent.begin() + at * s.latent;
+      const auto r = sequence.q_rope.begin() + at * s.rope;
+      const std::vector<double> expected = ReferenceLatentAttention(
+          {q, q + s.latent}, {r, r + s.rope},
+          Dense<const float>(keys.data(),
+                             position + 1 - sequence.first_position,
+                             s.latent + s.rope),
+          kScale);
+      for (int d = 0; d < s.latent; ++d) {
+        ASSERT_NEAR(z[static_cast<size_t>(h * s.latent + d)],
+                    expected[static_cast<size_t>(d)], 3e-5)
+            << position << " " << h << " " << d;
+      }
+    }
   }
 
   // z of the positions given, all in one call.
@@ -140,6 +184,7 @@ class LatentAttentionTest : public IsaTest {
     LatentAttention(
         context,
         {.rows = {positions, tables},
+         .first_position = sequence.first_position,
          .num_heads = s.heads,
          .scale = kScale,
          .q_latent =
@@ -177,20 +222,9 @@ TEST_P(LatentAttentionTest, IsCloseToTheReference) {
         const std::vector<float> row = cache.Row(sequence.table, p);
         keys.insert(keys.end(), row.begin(), row.end());
         if (p % 9 != 0 && p + 1 != s.tokens) continue;
-        for (int h = 0; h < s.heads; ++h) {
-          const ptrdiff_t at = ptrdiff_t{p} * s.heads + h;
-          const auto q = sequence.q_latent.begin() + at * s.latent;
-          const auto r = sequence.q_rope.begin() + at * s.rope;
-          const std::vector<double> expected = ReferenceLatentAttention(
-              {q, q + s.latent}, {r, r + s.rope},
-              Dense<const float>(keys.data(), p + 1, s.latent + s.rope),
-              kScale);
-          for (int d = 0; d < s.latent; ++d) {
-            ASSERT_NEAR(z[static_cast<size_t>(at * s.latent + d)],
-                        expected[static_cast<size_t>(d)], 3e-5)
-                << p << " " << h << " " << d;
-          }
-        }
+        const auto of_row = z.begin() + ptrdiff_t{p} * s.heads * s.latent;
+        ExpectReference(s, sequence, p, keys,
+                        {of_row, of_row + ptrdiff_t{s.heads} * s.latent});
       }
     }
   }
@@ -225,16 +259,9 @@ TEST_P(LatentAttentionTest, NeverReadsKeysThatAreNotVisible) {
   const Shape s = {6, 64, 16, 200};
   PagedCache cache(s, CacheDtype::kF32, 8);
   const Sequence sequence = MakeSequence(s, cache, 5);
-  // Positions from 100 on become NaN in the cache.
   const std::vector<float> before =
       Attend(context(), s, cache, sequence, {99, 64, 63});
-  const std::vector<float> nans(100 * 80, std::nanf(""));
-  std::vector<int32_t> positions(100);
-  for (int i = 0; i < 100; ++i) positions[static_cast<size_t>(i)] = 100 + i;
-  const std::vector<const uint32_t*> tables(100, sequence.table.data());
-  WriteLatentCache(context(), {positions, tables},
-                   Dense<const float>(nans.data(), 100, 64),
-                   Dense<const float>(nans.data(), 100, 16), cache.cache());
+  Overwrite(s, cache, sequence, {100, 200}, std::nanf(""));
   EXPECT_EQ(BitsOfValues(Attend(context(), s, cache, sequence, {99, 64, 63})),
             BitsOfValues(before));
   // Nor do they reach a row that shares its tile with one that does see them.
@@ -263,6 +290,39 @@ TEST_P(LatentAttentionTest, AllWidthsAndThreadCountsGiveTheSameBits) {
                                         s, cache, sequence, positions)),
                     expected);
         }
+      }
+    }
+  }
+}
+
+// As if the first keys were not there; they are NaN.
+TEST_P(LatentAttentionTest, KeysBeforeTheFirstPositionDoNotCount) {
+  const Shape s = {6, 24, 6, 135};
+  for (CacheDtype dtype : {CacheDtype::kF32, CacheDtype::kBf16}) {
+    for (const int first : {1, 17, 63, 64, 65, 130}) {
+      SCOPED_TRACE(first);
+      PagedCache cache(s, dtype, 8);
+      Sequence sequence = MakeSequence(s, cache, 7);
+      Overwrite(s, cache, sequence, {0, first}, std::nanf(""));
+      sequence.first_position = first;
+      std::vector<int32_t> positions;
+      std::vector<float> keys;
+      for (int p = first; p < s.tokens; ++p) {
+        positions.push_back(p);
+        const std::vector<float> row = cache.Row(sequence.table, p);
+        keys.insert(keys.end(), row.begin(), row.end());
+      }
+      const std::vector<float> z =
+          Attend(context(), s, cache, sequence, positions);
+      EXPECT_EQ(BitsOfValues(z),
+                BitsOfValues(Attend({}, s, cache, sequence, positions)));
+      for (int i = 0; i < s.tokens - first; i += i < 3 ? 1 : 9) {
+        const auto row = z.begin() + ptrdiff_t{i} * s.heads * s.latent;
+        const std::vector<float> alone =
+            Attend(context(), s, cache, sequence, {first + i});
+        EXPECT_EQ(BitsOfValues(alone),
+                  BitsOfValues({row, row + ptrdiff_t{s.heads} * s.latent}));
+        ExpectReference(s, sequence, first + i, keys, alone);
       }
     }
   }

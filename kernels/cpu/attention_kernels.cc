@@ -33,9 +33,17 @@ struct SoftmaxState {
   float admit[kMaxAttentionPairs];  // Factor of the tile.
 };
 
-BATON_INLINE int VisibleKeys(const AttentionBlock& b, int row, int tile) {
-  const int n = b.positions[row] + 1 - tile * kTileKeys;
-  return n < kTileKeys ? n : kTileKeys;
+// A tile's keys are those of positions [TileBegin, 64 * (tile + 1)).
+BATON_INLINE int TileBegin(const AttentionBlock& b, int tile) {
+  const int begin = tile * kTileKeys;
+  return begin < b.first_position ? b.first_position : begin;
+}
+
+// How many of a tile's keys a row at `position` sees; not positive: none.
+BATON_INLINE int VisibleKeys(const AttentionBlock& b, int position, int tile) {
+  const int tile_end = (tile + 1) * kTileKeys;
+  const int end = position < tile_end ? position + 1 : tile_end;
+  return end - TileBegin(b, tile);
 }
 
 // The tile's keys as the scores want them: a step holds four values of each key
@@ -241,11 +249,11 @@ BATON_INLINE void ExponentiateWhole(float scale, float* scores, float* max,
 
 // Of each pair that sees the tile: exponentials in place, then the factors of
 // the merge.
-BATON_INLINE void Softmax(const AttentionBlock& b, int tile, float* scores,
-                          SoftmaxState* state) {
+BATON_INLINE void Softmax(const AttentionBlock& b, int tile, bool is_first,
+                          float* scores, SoftmaxState* state) {
   const int num_pairs = b.rows * b.heads;
   for (int pair = 0; pair < num_pairs; ++pair) {
-    const int n = VisibleKeys(b, pair / b.heads, tile);
+    const int n = VisibleKeys(b, b.positions[pair / b.heads], tile);
     state->tile_max[pair] = -__builtin_inff();
     state->tile_sum[pair] = 0.0f;
     if (n <= 0) continue;
@@ -261,7 +269,7 @@ BATON_INLINE void Softmax(const AttentionBlock& b, int tile, float* scores,
   for (int i = 0; i < num_pairs; i += kLanes) {
     const F32x16 tile_max = Load(state->tile_max + i);
     const F32x16 tile_sum = Load(state->tile_sum + i);
-    if (tile == 0) {
+    if (is_first) {
       Store(state->max + i, tile_max);
       Store(state->sum + i, tile_sum);
       continue;
@@ -361,14 +369,21 @@ BATON_INLINE SumFunction<T> PickSum(int heads, int vectors) {
 }
 
 template <typename T>
-BATON_INLINE void SumLatents(const AttentionBlock& b, const T* keys,
-                             const T* next, int tile, const float* scores,
-                             const SoftmaxState& state) {
-  const char* ahead = reinterpret_cast<const char*>(next);
+struct TileKeys {
+  const T* keys;
+  const T* next;  // A tile that is wanted next.
+  int tile;
+  bool is_first;
+};
+
+template <typename T>
+BATON_INLINE void SumLatents(const AttentionBlock& b, const TileKeys<T>& t,
+                             const float* scores, const SoftmaxState& state) {
+  const char* ahead = reinterpret_cast<const char*>(t.next);
   const int head_tiles = (b.heads + kSumHeads - 1) / kSumHeads;
   constexpr int kValues = kSumVectors * kLanes;
   for (int row = 0; row < b.rows; ++row) {
-    const int num_keys = VisibleKeys(b, row, tile);
+    const int num_keys = VisibleKeys(b, b.positions[row], t.tile);
     if (num_keys <= 0) continue;
     for (int i = 0; i < head_tiles; ++i) {
       const int head = i * b.heads / head_tiles;
@@ -377,8 +392,8 @@ BATON_INLINE void SumLatents(const AttentionBlock& b, const T* keys,
         const int rest = b.latent_dim - d;
         const int values = rest < kValues ? rest : kValues;
         PickSum<T, kSumHeads, kSumVectors>(heads, (values + 15) / kLanes)(
-            b, keys, scores, state,
-            {row, head, d, values, num_keys, tile == 0, ahead});
+            b, t.keys, scores, state,
+            {row, head, d, values, num_keys, t.is_first, ahead});
         ahead = nullptr;
       }
     }
@@ -418,18 +433,21 @@ BATON_INLINE void Attend(const AttentionBlock& b) {
       b.scratch + 2 * arranged + kMaxAttentionPairs * kTileKeys};
   ArrangeQueries(b, steps, scratch.queries);
   SoftmaxState state = {};
+  const int first_tile = b.first_position / kTileKeys;
   const int last_tile = last / kTileKeys;
-  for (int tile = 0; tile <= last_tile; ++tile) {
-    const T* keys = BlockKeys<T>(b, b.block_table[tile]);
+  for (int tile = first_tile; tile <= last_tile; ++tile) {
+    const T* keys =
+        BlockKeys<T>(b, b.block_table[tile]) +
+        ptrdiff_t{TileBegin(b, tile) % kTileKeys} * (b.latent_dim + b.rope_dim);
     const T* next = BlockKeys<T>(
         b, tile < last_tile ? b.block_table[tile + 1] : b.next_block);
-    const int rest = last + 1 - tile * kTileKeys;
-    const int num_keys = rest < kTileKeys ? rest : kTileKeys;
+    const int num_keys = VisibleKeys(b, last, tile);
+    const bool is_first = tile == first_tile;
     ArrangeKeys(b, keys, num_keys, reinterpret_cast<T*>(scratch.rest),
                 scratch.keys);
     Score(scratch, b.rows * b.heads, num_keys);
-    Softmax(b, tile, scratch.scores, &state);
-    SumLatents(b, keys, next, tile, scratch.scores, state);
+    Softmax(b, tile, is_first, scratch.scores, &state);
+    SumLatents<T>(b, {keys, next, tile, is_first}, scratch.scores, state);
   }
   DivideBySums(b, state);
 }

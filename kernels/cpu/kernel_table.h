@@ -51,6 +51,7 @@ struct AttentionBlock {
   const uint32_t* block_table;
   uint32_t next_block;  // Of the work after this: its keys are fetched ahead.
   const int32_t* positions;  // [rows]
+  int first_position;        // Of the keys.
   size_t block_bytes;
   size_t layer_offset_bytes;
   bool is_bf16;

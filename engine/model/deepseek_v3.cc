@@ -35,10 +35,21 @@ size_t ElementBytes(CacheDtype dtype) {
 // The rows of a step that are still being worked on.
 struct StepRows {
   CacheRows cache;
+  int first_position = 0;    // Of the slots in use; position 0 of rope.
   MatrixView<float> x;       // [rows, hidden], the residual stream.
   MatrixView<float> normed;  // [rows, hidden], input of the sub-layer.
   MatrixView<float> down;    // [rows, q_lora + kv_lora + rope], from normed.
 };
+
+std::span<const int32_t> RopePositions(const StepRows& rows,
+                                       DeepSeekV3Workspace* buffers) {
+  const std::span<const int32_t> slots = rows.cache.positions;
+  if (rows.first_position == 0) return slots;
+  for (size_t r = 0; r < slots.size(); ++r) {
+    buffers->rope_positions[r] = slots[r] - rows.first_position;
+  }
+  return std::span(buffers->rope_positions).first(slots.size());
+}
 
 // q_nope . UK of each head, and the rotated q_rope, from x normed.
 struct Queries {
@@ -64,7 +75,7 @@ Queries ProjectQueries(const ForwardContext& context, const StepRows& rows,
   const MatrixView<float> by_head = SplitHeads(query, heads);
   const MatrixView<float> rope =
       Columns(by_head, config.nope_dim, config.rope_dim);
-  ApplyRope(*context.cpu, rope, rows.cache.positions, heads,
+  ApplyRope(*context.cpu, rope, RopePositions(rows, &buffers), heads,
             context.model->rope_tables());
   const MatrixView<float> latent =
       Dense(buffers.q_latent.data(), rows.x.rows, heads * config.kv_lora_rank);
@@ -91,7 +102,7 @@ void WriteCache(const ForwardContext& context, const StepRows& rows,
       rows.down, config.q_lora_rank + config.kv_lora_rank, config.rope_dim);
   RmsNorm(*context.cpu, latent, weights.kv_norm.data(), config.rms_norm_eps,
           latent);
-  ApplyRope(*context.cpu, rope_key, rows.cache.positions, 1,
+  ApplyRope(*context.cpu, rope_key, RopePositions(rows, context.workspace), 1,
             context.model->rope_tables());
   WriteLatentCache(*context.cpu, rows.cache, latent, rope_key, cache);
 }
@@ -109,6 +120,7 @@ void Attend(const ForwardContext& context, const StepRows& rows,
       Dense(buffers.z.data(), rows.x.rows, config.num_heads * latent_dim);
   LatentAttention(*context.cpu,
                   {.rows = rows.cache,
+                   .first_position = rows.first_position,
                    .num_heads = config.num_heads,
                    .scale = context.model->softmax_scale,
                    .q_latent = queries.latent,
@@ -220,8 +232,8 @@ void MixtureOfExperts(const ForwardContext& context, const MoeWeights& weights,
   CombineExperts(cpu, output, routed, expert_weights, output);
 }
 
-// All rows of the step, with their embeddings.
-StepRows EmbedRows(const ForwardContext& context, const ForwardBatch& batch) {
+// All rows of the step, x still to be filled.
+StepRows RowsOf(const ForwardContext& context, const ForwardBatch& batch) {
   const DeepSeekV3Model& model = *context.model;
   DeepSeekV3Workspace& buffers = *context.workspace;
   const int num_rows = static_cast<int>(batch.token_ids.size());
@@ -229,6 +241,7 @@ StepRows EmbedRows(const ForwardContext& context, const ForwardBatch& batch) {
   const StepRows rows = {
       .cache = {batch.positions,
                 std::span(buffers.block_tables).first(batch.token_ids.size())},
+      .first_position = 0,
       .x = Dense(buffers.x.data(), num_rows, hidden),
       .normed = Dense(buffers.normed.data(), num_rows, hidden),
       .down = Dense(buffers.down.data(), num_rows,
@@ -238,12 +251,15 @@ StepRows EmbedRows(const ForwardContext& context, const ForwardBatch& batch) {
     std::fill_n(buffers.block_tables.begin() + sequence.first_row,
                 sequence.num_rows, sequence.block_table);
   }
-  for (int r = 0; r < num_rows; ++r) {
-    DCHECK(batch.token_ids[r] < static_cast<uint32_t>(model.config.vocab_size));
-    model.weights.embedding.CopyRow(static_cast<int>(batch.token_ids[r]),
-                                    rows.x.row(r));
-  }
   return rows;
+}
+
+void Embed(std::span<const uint32_t> token_ids, const WeightMatrix& embedding,
+           MatrixView<float> x) {
+  for (int r = 0; r < x.rows; ++r) {
+    DCHECK(token_ids[r] < static_cast<uint32_t>(embedding.rows));
+    embedding.CopyRow(static_cast<int>(token_ids[r]), x.row(r));
+  }
 }
 
 MatrixView<float> CopyRows(MatrixView<const float> matrix,
@@ -265,9 +281,64 @@ StepRows KeepRows(const StepRows& rows, std::span<const int32_t> wanted,
   }
   return {.cache = {std::span(buffers->kept_positions).first(wanted.size()),
                     std::span(buffers->kept_block_tables).first(wanted.size())},
+          .first_position = rows.first_position,
           .x = CopyRows(rows.x, wanted, buffers->kept_x.data()),
           .normed = CopyRows(rows.normed, wanted, buffers->kept_normed.data()),
           .down = CopyRows(rows.down, wanted, buffers->kept_down.data())};
+}
+
+// A layer's first half, for all rows: afterwards the cache holds what the
+// second half of these and of later rows reads.
+void BeginLayer(const ForwardContext& context, const StepRows& rows,
+                const LayerWeights& layer, const LatentCache& cache) {
+  RmsNorm(*context.cpu, rows.x, layer.attention_norm.data(),
+          context.model->config.rms_norm_eps, rows.normed);
+  WriteCache(context, rows, layer.attention, cache);
+}
+
+// The second: x += MLA(normed), then x += FFN(norm(x)).
+void EndLayer(const ForwardContext& context, const StepRows& rows,
+              const LayerWeights& layer, const LatentCache& cache) {
+  const CpuContext& cpu = *context.cpu;
+  const MatrixView<float> y =
+      Dense(context.workspace->output.data(), rows.x.rows, rows.x.cols);
+  Attend(context, rows, layer.attention, cache, y);
+  AddInPlace(cpu, rows.x, y);
+  RmsNorm(cpu, rows.x, layer.mlp_norm.data(),
+          context.model->config.rms_norm_eps, rows.normed);
+  if (layer.moe.experts.empty()) {
+    DenseMlp(context, layer.dense, rows.normed, y);
+  } else {
+    MixtureOfExperts(context, layer.moe, rows.normed, y);
+  }
+  AddInPlace(cpu, rows.x, y);
+}
+
+// The last layer of a step, and what stands behind it.
+struct LastLayer {
+  const LayerWeights& layer;
+  const std::vector<float>& norm;
+  const PackedWeight& head;
+  LatentCache cache;
+};
+
+// Where no hidden states are wanted, nothing reads the layer's output of the
+// rows without logits.
+void Finish(const ForwardContext& context, const LastLayer& last,
+            std::span<const int32_t> logits_rows, StepRows rows,
+            const ForwardOutput& output) {
+  BeginLayer(context, rows, last.layer, last.cache);
+  const bool keeps_all = output.hidden.data != nullptr;
+  if (!keeps_all) rows = KeepRows(rows, logits_rows, context.workspace);
+  EndLayer(context, rows, last.layer, last.cache);
+  const MatrixView<float> hidden = keeps_all ? output.hidden : rows.normed;
+  RmsNorm(*context.cpu, rows.x, last.norm.data(),
+          context.model->config.rms_norm_eps, hidden);
+  const MatrixView<float> wanted =
+      keeps_all
+          ? CopyRows(hidden, logits_rows, context.workspace->kept_normed.data())
+          : hidden;
+  Linear(*context.cpu, {wanted, &last.head, output.logits});
 }
 
 }  // namespace
@@ -295,7 +366,8 @@ DeepSeekV3Model MakeModel(const ModelConfig& config, DeepSeekV3Weights weights,
 }
 
 DeepSeekV3Workspace::DeepSeekV3Workspace(const ModelConfig& config,
-                                         int max_rows, int max_logits_rows) {
+                                         int max_rows, int max_logits_rows,
+                                         ModelParts parts) {
   const size_t rows = max_rows;
   const size_t heads_rows = rows * config.num_heads;
   const size_t down_cols =
@@ -330,6 +402,10 @@ DeepSeekV3Workspace::DeepSeekV3Workspace(const ModelConfig& config,
   kept_x.resize(kept_rows * config.hidden_size);
   kept_normed.resize(kept_rows * config.hidden_size);
   kept_down.resize(kept_rows * down_cols);
+  if (parts == ModelParts::kMainAndDrafter) {
+    drafter_input.resize(rows * 2 * config.hidden_size);
+    rope_positions.resize(rows);
+  }
 }
 
 size_t LatentLayerBytes(const ModelConfig& config, CacheDtype dtype) {
@@ -338,36 +414,46 @@ size_t LatentLayerBytes(const ModelConfig& config, CacheDtype dtype) {
 }
 
 void Forward(const ForwardContext& context, const ForwardBatch& batch,
-             MatrixView<float> logits) {
+             const ForwardOutput& output) {
+  const DeepSeekV3Model& model = *context.model;
+  const DeepSeekV3Weights& weights = model.weights;
+  const StepRows rows = RowsOf(context, batch);
+  Embed(batch.token_ids, weights.embedding, rows.x);
+  LatentCache cache = context.cache;
+  const LayerWeights& last = weights.layers.back();
+  for (const LayerWeights& layer : weights.layers) {
+    if (&layer == &last) break;
+    BeginLayer(context, rows, layer, cache);
+    EndLayer(context, rows, layer, cache);
+    cache.layer_offset_bytes += LatentLayerBytes(model.config, cache.dtype);
+  }
+  Finish(context, {last, weights.norm, weights.head, cache}, batch.logits_rows,
+         rows, output);
+}
+
+void Draft(const ForwardContext& context, const ForwardBatch& batch,
+           MatrixView<const float> hidden, const ForwardOutput& output) {
   const CpuContext& cpu = *context.cpu;
   const ModelConfig& config = context.model->config;
   const DeepSeekV3Weights& weights = context.model->weights;
-  StepRows rows = EmbedRows(context, batch);
+  const DrafterWeights& drafter = *weights.drafter;
+  StepRows rows = RowsOf(context, batch);
+  rows.first_position = 1;
+  const int size = config.hidden_size;
+  const MatrixView<float> input =
+      Dense(context.workspace->drafter_input.data(), rows.x.rows, 2 * size);
+  const MatrixView<float> embedded = Columns(input, 0, size);
+  Embed(batch.token_ids, weights.drafter_embedding(), embedded);
+  RmsNorm(cpu, embedded, drafter.embedding_norm.data(), config.rms_norm_eps,
+          embedded);
+  RmsNorm(cpu, hidden, drafter.hidden_norm.data(), config.rms_norm_eps,
+          Columns(input, size, size));
+  Linear(cpu, {input, &drafter.projection, rows.x});
   LatentCache cache = context.cache;
-  for (const LayerWeights& layer : weights.layers) {
-    RmsNorm(cpu, rows.x, layer.attention_norm.data(), config.rms_norm_eps,
-            rows.normed);
-    WriteCache(context, rows, layer.attention, cache);
-    // Nothing reads the last layer's output of the other rows.
-    if (&layer == &weights.layers.back()) {
-      rows = KeepRows(rows, batch.logits_rows, context.workspace);
-    }
-    const MatrixView<float> y =
-        Dense(context.workspace->output.data(), rows.x.rows, rows.x.cols);
-    Attend(context, rows, layer.attention, cache, y);
-    AddInPlace(cpu, rows.x, y);
-    RmsNorm(cpu, rows.x, layer.mlp_norm.data(), config.rms_norm_eps,
-            rows.normed);
-    if (layer.moe.experts.empty()) {
-      DenseMlp(context, layer.dense, rows.normed, y);
-    } else {
-      MixtureOfExperts(context, layer.moe, rows.normed, y);
-    }
-    AddInPlace(cpu, rows.x, y);
-    cache.layer_offset_bytes += LatentLayerBytes(config, cache.dtype);
-  }
-  RmsNorm(cpu, rows.x, weights.norm.data(), config.rms_norm_eps, rows.normed);
-  Linear(cpu, {rows.normed, &weights.head, logits});
+  cache.layer_offset_bytes +=
+      config.num_layers * LatentLayerBytes(config, cache.dtype);
+  Finish(context, {drafter.layer, drafter.norm, weights.drafter_head(), cache},
+         batch.logits_rows, rows, output);
 }
 
 }  // namespace baton

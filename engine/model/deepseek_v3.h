@@ -10,6 +10,7 @@
 #include "comm/expert_dispatch.h"
 #include "engine/model/deepseek_v3_weights.h"
 #include "engine/model/model_config.h"
+#include "engine/model/tensor_check.h"
 #include "engine/model_runner.h"
 #include "kernels/cpu_context.h"
 #include "kernels/elementwise.h"
@@ -38,7 +39,7 @@ DeepSeekV3Model MakeModel(const ModelConfig& config, DeepSeekV3Weights weights,
 // buffer is row-major and holds [rows, width] of the current step.
 struct DeepSeekV3Workspace {
   DeepSeekV3Workspace(const ModelConfig& config, int max_rows,
-                      int max_logits_rows);
+                      int max_logits_rows, ModelParts parts);
 
   std::vector<const uint32_t*> block_tables;  // Of each row.
   std::vector<float> x;                       // [rows, hidden], the residual.
@@ -62,6 +63,9 @@ struct DeepSeekV3Workspace {
   std::vector<float> kept_normed;
   std::vector<float> kept_down;
   std::vector<LinearTask> tasks;  // Heads, or experts and the shared one.
+  // Of the drafter; empty without one.
+  std::vector<float> drafter_input;     // [rows, 2 * hidden]
+  std::vector<int32_t> rope_positions;  // [rows]
 };
 
 // What a forward pass works with; borrowed.
@@ -77,9 +81,20 @@ struct ForwardContext {
 size_t LatentLayerBytes(const ModelConfig& config, CacheDtype dtype);
 
 // Writes each row's latent and rope key of every layer into the cache, then
-// logits[i] of row batch.logits_rows[i].
+// output.logits[i] of row batch.logits_rows[i], and every row's output.hidden
+// if it has data.
 void Forward(const ForwardContext& context, const ForwardBatch& batch,
-             MatrixView<float> logits);
+             const ForwardOutput& output);
+
+// The same through the drafter alone, whose layer lies behind the main ones in
+// the cache. Row r, in slot p = batch.positions[r] >= 1, is token t_p with
+// hidden[r] of position p - 1, and has that position in the rotary embedding:
+//   u = eh_proj [enorm(embed(t_p)) | hnorm(hidden[r])]
+//   output.hidden[r] = shared_head.norm(layer(u)); logits = head . of that
+// output.hidden is to a chained draft what Forward's is to the first one; it
+// may be the memory of `hidden`. REQUIRES: the weights have a drafter.
+void Draft(const ForwardContext& context, const ForwardBatch& batch,
+           MatrixView<const float> hidden, const ForwardOutput& output);
 
 }  // namespace baton
 

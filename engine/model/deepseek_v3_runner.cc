@@ -14,6 +14,7 @@
 #include "engine/model/json_text.h"
 #include "engine/model/model_config.h"
 #include "engine/model/safetensors.h"
+#include "engine/model/tensor_check.h"
 
 namespace baton {
 namespace {
@@ -27,8 +28,13 @@ absl::Status CheckRange(const char* name, int value, int min, int max) {
       name, " is ", value, ", but must be from ", min, " to ", max));
 }
 
-absl::Status CheckOptions(const LoadOptions& options,
-                          const ModelConfig& config) {
+absl::Status CheckOptions(const LoadOptions& options, const ModelConfig& config,
+                          const std::string& config_path) {
+  if (options.drafter && config.num_mtp_layers == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        config_path,
+        ": num_nextn_predict_layers is 0: the model has no drafter to load"));
+  }
   RETURN_IF_ERROR(CheckRange("max_rows", options.max_rows, 1, kMaxRows));
   RETURN_IF_ERROR(CheckRange("max_logits_rows", options.max_logits_rows, 1,
                              options.max_rows));
@@ -36,16 +42,24 @@ absl::Status CheckOptions(const LoadOptions& options,
                     config.max_position);
 }
 
-ModelRunnerInfo MakeInfo(const ModelConfig& config, int max_context_tokens,
-                         CacheDtype cache_dtype) {
+ModelRunnerInfo MakeInfo(const ModelConfig& config,
+                         const LoadOptions& options) {
   ModelRunnerInfo info;
   info.vocab_size = config.vocab_size;
-  info.max_context_tokens = max_context_tokens;
+  info.max_context_tokens = options.max_context_tokens > 0
+                                ? options.max_context_tokens
+                                : config.max_position;
+  info.hidden_size = config.hidden_size;
+  info.has_drafter = options.drafter;
+  const size_t layer_bytes_per_token =
+      LatentLayerBytes(config, options.cache_dtype) / kKvBlockTokens;
   info.cache.groups.push_back(
       {.name = "latent",
-       .bytes_per_token = config.num_layers *
-                          LatentLayerBytes(config, cache_dtype) /
-                          kKvBlockTokens});
+       .bytes_per_token = config.num_layers * layer_bytes_per_token});
+  if (options.drafter) {
+    info.cache.groups.push_back(
+        {.name = "drafter", .bytes_per_token = layer_bytes_per_token});
+  }
   return info;
 }
 
@@ -81,28 +95,28 @@ absl::StatusOr<std::unique_ptr<DeepSeekV3Runner>> DeepSeekV3Runner::Load(
                    ReadTextFile(config_path, kMaxConfigBytes));
   ASSIGN_OR_RETURN(const ModelConfig config,
                    ParseModelConfig(config_text, config_path));
-  RETURN_IF_ERROR(CheckOptions(options, config));
+  RETURN_IF_ERROR(CheckOptions(options, config, config_path));
+  const ModelParts parts =
+      options.drafter ? ModelParts::kMainAndDrafter : ModelParts::kMain;
   ASSIGN_OR_RETURN(const ModelTensors tensors,
                    ModelTensors::Open(options.folder));
   ASSIGN_OR_RETURN(
       DeepSeekV3Weights weights,
-      LoadDeepSeekV3Weights(config, tensors, options.weights, cpu));
-  const int max_context_tokens = options.max_context_tokens > 0
-                                     ? options.max_context_tokens
-                                     : config.max_position;
-  ModelRunnerInfo info =
-      MakeInfo(config, max_context_tokens, options.cache_dtype);
-  info.fingerprint =
-      ModelFingerprint(config_text, tensors, options.cache_dtype);
+      LoadDeepSeekV3Weights(config, tensors, options.weights, parts, cpu));
+  ModelRunnerInfo info = MakeInfo(config, options);
+  info.fingerprint = ModelFingerprint(config_text, tensors,
+                                      {options.cache_dtype, options.drafter});
+  DeepSeekV3Model model = MakeModel(config, std::move(weights),
+                                    static_cast<int>(info.max_context_tokens));
   return std::unique_ptr<DeepSeekV3Runner>(
       new DeepSeekV3Runner(std::unique_ptr<Core>(new Core{
           .cpu = cpu,
           .options = options,
-          .model = MakeModel(config, std::move(weights), max_context_tokens),
+          .model = std::move(model),
           .info = std::move(info),
           .dispatch = MakeDispatch(config, options.max_rows),
           .workspace = DeepSeekV3Workspace(config, options.max_rows,
-                                           options.max_logits_rows),
+                                           options.max_logits_rows, parts),
           .context = {}})));
 }
 
@@ -129,13 +143,32 @@ void DeepSeekV3Runner::BindKvPool(const KvPool* pool) {
                           .dtype = core_->options.cache_dtype};
 }
 
-void DeepSeekV3Runner::Forward(const ForwardBatch& batch,
-                               MatrixView<float> logits) {
+void DeepSeekV3Runner::CheckBatch(const ForwardBatch& batch,
+                                  const ForwardOutput& output) const {
   CHECK(core_->context.cache.pool != nullptr) << "no KV pool is bound";
-  CHECK_LE(std::ssize(batch.token_ids), core_->options.max_rows);
+  const auto num_rows = std::ssize(batch.token_ids);
+  CHECK_LE(num_rows, core_->options.max_rows);
   CHECK_LE(std::ssize(batch.logits_rows), core_->options.max_logits_rows);
   CHECK_EQ(batch.positions.size(), batch.token_ids.size());
-  baton::Forward(core_->context, batch, logits);
+  if (output.hidden.data == nullptr) return;
+  CHECK_EQ(output.hidden.rows, num_rows);
+  CHECK_EQ(output.hidden.cols, core_->model.config.hidden_size);
+}
+
+void DeepSeekV3Runner::Forward(const ForwardBatch& batch,
+                               const ForwardOutput& output) {
+  CheckBatch(batch, output);
+  baton::Forward(core_->context, batch, output);
+}
+
+void DeepSeekV3Runner::Draft(const ForwardBatch& batch,
+                             MatrixView<const float> hidden,
+                             const ForwardOutput& output) {
+  CHECK(core_->info.has_drafter);
+  CheckBatch(batch, output);
+  CHECK_EQ(hidden.rows, std::ssize(batch.token_ids));
+  CHECK_EQ(hidden.cols, core_->model.config.hidden_size);
+  baton::Draft(core_->context, batch, hidden, output);
 }
 
 }  // namespace baton

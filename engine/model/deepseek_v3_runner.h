@@ -18,9 +18,10 @@ struct LoadOptions {
   std::string folder;  // config.json and safetensors.
   WeightStorage weights = WeightStorage::kAsStored;
   CacheDtype cache_dtype = CacheDtype::kBf16;
-  int max_rows = 512;          // Of one Forward, 1 to 65536.
-  int max_logits_rows = 64;    // Of one Forward, 1 to max_rows.
+  int max_rows = 512;          // Of one Forward or Draft, 1 to 65536.
+  int max_logits_rows = 64;    // Of one Forward or Draft, 1 to max_rows.
   int max_context_tokens = 0;  // 0: the model's own; more is refused.
+  bool drafter = false;  // Load the first MTP layer; refused if there is none.
 };
 
 // Thread rule: ModelRunner's. Everything it needs is allocated by Load.
@@ -34,11 +35,14 @@ class DeepSeekV3Runner final : public ModelRunner {
 
   const ModelRunnerInfo& info() const override;
   void BindKvPool(const KvPool* pool) override;
-  void Forward(const ForwardBatch& batch, MatrixView<float> logits) override;
+  void Forward(const ForwardBatch& batch, const ForwardOutput& output) override;
+  void Draft(const ForwardBatch& batch, MatrixView<const float> hidden,
+             const ForwardOutput& output) override;
 
  private:
   struct Core;
   explicit DeepSeekV3Runner(std::unique_ptr<Core> core);
+  void CheckBatch(const ForwardBatch& batch, const ForwardOutput& output) const;
 
   const std::unique_ptr<Core> core_;
 };

@@ -1,5 +1,6 @@
 #include "engine/model/deepseek_v3_weights.h"
 
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,9 @@
 
 namespace baton {
 namespace {
+
+constexpr char kEmbedding[] = "model.embed_tokens.weight";
+constexpr char kHead[] = "lm_head.weight";
 
 absl::StatusOr<MlpWeights> ReadMlp(const WeightReader& reader,
                                    const std::string& prefix) {
@@ -107,38 +111,77 @@ absl::Status ReadLayer(const ModelConfig& config, const WeightReader& reader,
 
 absl::Status ReadEnds(const ModelConfig& config, const WeightReader& reader,
                       DeepSeekV3Weights* weights) {
-  ASSIGN_OR_RETURN(weights->embedding,
-                   reader.Stack({"model.embed_tokens.weight"}));
+  ASSIGN_OR_RETURN(weights->embedding, reader.Stack({kEmbedding}));
   ASSIGN_OR_RETURN(weights->norm, reader.Vector("model.norm.weight"));
   if (config.tied_embeddings) {
     weights->head = weights->embedding.Pack();
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const WeightMatrix head, reader.Stack({"lm_head.weight"}));
+  ASSIGN_OR_RETURN(const WeightMatrix head, reader.Stack({kHead}));
   weights->head = head.Pack();
   return absl::OkStatus();
+}
+
+bool AreCopies(const ModelTensors& tensors, const std::string& a,
+               const std::string& b) {
+  const Tensor& left = *tensors.Find(a);
+  const Tensor& right = *tensors.Find(b);
+  return left.dtype == right.dtype && left.bytes.size() == right.bytes.size() &&
+         std::memcmp(left.bytes.data(), right.bytes.data(),
+                     left.bytes.size()) == 0;
+}
+
+absl::Status ReadDrafter(const ModelConfig& config, const ModelTensors& tensors,
+                         const WeightReader& reader, DrafterWeights* drafter) {
+  const std::string prefix = LayerPrefix(config.num_layers);
+  ASSIGN_OR_RETURN(drafter->embedding_norm,
+                   reader.Vector(prefix + "enorm.weight"));
+  ASSIGN_OR_RETURN(drafter->hidden_norm,
+                   reader.Vector(prefix + "hnorm.weight"));
+  ASSIGN_OR_RETURN(const WeightMatrix projection,
+                   reader.Stack({prefix + "eh_proj.weight"}));
+  drafter->projection = projection.Pack();
+  ASSIGN_OR_RETURN(drafter->norm,
+                   reader.Vector(prefix + "shared_head.norm.weight"));
+  const std::string embedding = prefix + "embed_tokens.weight";
+  if (!AreCopies(tensors, embedding, kEmbedding)) {
+    ASSIGN_OR_RETURN(drafter->embedding, reader.Stack({embedding}));
+  }
+  const std::string head = prefix + "shared_head.head.weight";
+  if (!AreCopies(tensors, head, config.tied_embeddings ? kEmbedding : kHead)) {
+    ASSIGN_OR_RETURN(const WeightMatrix own, reader.Stack({head}));
+    drafter->head = own.Pack();
+  }
+  return ReadLayer(config, reader, config.num_layers, &drafter->layer);
 }
 
 }  // namespace
 
 absl::StatusOr<DeepSeekV3Weights> LoadDeepSeekV3Weights(
     const ModelConfig& config, const ModelTensors& tensors,
-    WeightStorage storage, const CpuContext& cpu) {
-  RETURN_IF_ERROR(CheckTensors(config, tensors, storage));
+    WeightStorage storage, ModelParts parts, const CpuContext& cpu) {
+  RETURN_IF_ERROR(CheckTensors(config, tensors, storage, parts));
   const WeightReader reader(tensors, storage);
   DeepSeekV3Weights weights;
   weights.layers.resize(config.num_layers);
-  std::vector<absl::Status> statuses(config.num_layers + 1);
+  int num_parts = config.num_layers + 1;
+  if (parts == ModelParts::kMainAndDrafter) {
+    weights.drafter.emplace();
+    ++num_parts;
+  }
+  std::vector<absl::Status> statuses(num_parts);
   const auto read_part = [&](int part) {
-    statuses[part] =
-        part == config.num_layers
-            ? ReadEnds(config, reader, &weights)
-            : ReadLayer(config, reader, part, &weights.layers[part]);
+    if (part < config.num_layers) {
+      return ReadLayer(config, reader, part, &weights.layers[part]);
+    }
+    if (part == config.num_layers) return ReadEnds(config, reader, &weights);
+    return ReadDrafter(config, tensors, reader, &*weights.drafter);
   };
+  const auto note_part = [&](int part) { statuses[part] = read_part(part); };
   if (cpu.threads == nullptr) {
-    for (int part = 0; part <= config.num_layers; ++part) read_part(part);
+    for (int part = 0; part < num_parts; ++part) note_part(part);
   } else {
-    cpu.threads->ParallelFor(config.num_layers + 1, read_part);
+    cpu.threads->ParallelFor(num_parts, note_part);
   }
   for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
   return weights;

@@ -2,11 +2,13 @@
 #ifndef BATON_ENGINE_MODEL_DEEPSEEK_V3_WEIGHTS_H_
 #define BATON_ENGINE_MODEL_DEEPSEEK_V3_WEIGHTS_H_
 
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/model/model_config.h"
 #include "engine/model/safetensors.h"
+#include "engine/model/tensor_check.h"
 #include "engine/model/weight_matrix.h"
 #include "engine/model/weight_storage.h"
 #include "kernels/cpu_context.h"
@@ -51,18 +53,40 @@ struct LayerWeights {
   MoeWeights moe;               // Of any other.
 };
 
+// The first MTP layer.
+struct DrafterWeights {
+  std::vector<float> embedding_norm;  // enorm: [hidden]
+  std::vector<float> hidden_norm;     // hnorm: [hidden]
+  // eh_proj: [hidden, 2 * hidden], the embedding's half first.
+  PackedWeight projection;
+  LayerWeights layer;
+  std::vector<float> norm;  // shared_head.norm: [hidden]
+  // Released files hold copies of the main model's: then these are empty.
+  std::optional<WeightMatrix> embedding;
+  std::optional<PackedWeight> head;
+};
+
 struct DeepSeekV3Weights {
   WeightMatrix embedding;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
   std::vector<float> norm;  // [hidden]
   PackedWeight head;        // [vocab, hidden]
+  std::optional<DrafterWeights> drafter;
+
+  // REQUIRES: drafter.has_value().
+  const WeightMatrix& drafter_embedding() const {
+    return drafter->embedding.has_value() ? *drafter->embedding : embedding;
+  }
+  const PackedWeight& drafter_head() const {
+    return drafter->head.has_value() ? *drafter->head : head;
+  }
 };
 
-// Checks all tensors, then packs those of the main model, layers on the threads
-// of `cpu`.
+// Checks all tensors, then packs those of the main model, and of the drafter if
+// `parts` says so, layers on the threads of `cpu`.
 absl::StatusOr<DeepSeekV3Weights> LoadDeepSeekV3Weights(
     const ModelConfig& config, const ModelTensors& tensors,
-    WeightStorage storage, const CpuContext& cpu);
+    WeightStorage storage, ModelParts parts, const CpuContext& cpu);
 
 }  // namespace baton
 

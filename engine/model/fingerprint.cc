@@ -36,13 +36,13 @@ std::string Hash128::Hex() const {
 }
 
 std::string ModelFingerprint(std::string_view config_json,
-                             const ModelTensors& tensors,
-                             CacheDtype cache_dtype) {
+                             const ModelTensors& tensors, CacheKind cache) {
   Hash128 hash;
   hash.AddNumber(kNumericsVersion);
   hash.Add("exact");
   hash.Add("cpu");
-  hash.Add(cache_dtype == CacheDtype::kF32 ? "f32" : "bf16");
+  hash.Add(cache.dtype == CacheDtype::kF32 ? "f32" : "bf16");
+  if (cache.has_drafter) hash.Add("drafter");
   hash.Add(config_json);
   hash.AddNumber(tensors.tensors().size());
   for (const Tensor& tensor : tensors.tensors()) {

@@ -33,12 +33,17 @@ class Hash128 {
       0x62b821756295c58d;
 };
 
-// Of kNumericsVersion, numerics mode "exact", back end "cpu", the cache's
-// dtype, config.json, and each tensor's name, dtype, shape and first 4 KiB.
+// What decides how a block of KV looks.
+struct CacheKind {
+  CacheDtype dtype = CacheDtype::kBf16;
+  bool has_drafter = false;
+};
+
+// Of kNumericsVersion, numerics mode "exact", back end "cpu", the kind of
+// cache, config.json, and each tensor's name, dtype, shape and first 4 KiB.
 // How weights are kept in memory is no part of it: it changes no result.
 std::string ModelFingerprint(std::string_view config_json,
-                             const ModelTensors& tensors,
-                             CacheDtype cache_dtype);
+                             const ModelTensors& tensors, CacheKind cache);
 
 }  // namespace baton
 

@@ -35,12 +35,12 @@ TEST(FingerprintTest, PiecesDoNotRunIntoEachOther) {
 
 std::string FingerprintOf(const std::vector<TensorToWrite>& written,
                           const std::string& config = "{}",
-                          CacheDtype dtype = CacheDtype::kF32) {
+                          CacheKind cache = {CacheDtype::kF32}) {
   const std::string folder = FreshTestFolder();
   WriteSafetensors(folder + "/model.safetensors", written);
   const auto tensors = ModelTensors::Open(folder);
   EXPECT_TRUE(tensors.ok()) << tensors.status();
-  return ModelFingerprint(config, *tensors, dtype);
+  return ModelFingerprint(config, *tensors, cache);
 }
 
 TEST(FingerprintTest, EverythingThatItNamesCounts) {
@@ -56,14 +56,15 @@ TEST(FingerprintTest, EverythingThatItNamesCounts) {
   const std::set<std::string> fingerprints = {
       FingerprintOf(make("w", {2048}, values)),
       FingerprintOf(make("w", {2048}, values), "{ }"),
-      FingerprintOf(make("w", {2048}, values), "{}", CacheDtype::kBf16),
+      FingerprintOf(make("w", {2048}, values), "{}", {CacheDtype::kBf16}),
+      FingerprintOf(make("w", {2048}, values), "{}", {CacheDtype::kF32, true}),
       FingerprintOf(make("v", {2048}, values)),
       FingerprintOf(make("w", {2, 1024}, values)),
       FingerprintOf(make("w", {2048}, changed)),
       FingerprintOf(integers),
       FingerprintOf({}),
   };
-  EXPECT_EQ(fingerprints.size(), 8);
+  EXPECT_EQ(fingerprints.size(), 9);
 }
 
 TEST(FingerprintTest, ContentBeyondTheFirst4KiBDoesNotCount) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/logging.h"
 #include "base/status_macros.h"
 #include "engine/model/fp8.h"
 
@@ -197,12 +198,18 @@ std::string LayerPrefix(int layer) {
 }
 
 absl::Status CheckTensors(const ModelConfig& config,
-                          const ModelTensors& tensors, WeightStorage storage) {
+                          const ModelTensors& tensors, WeightStorage storage,
+                          ModelParts parts) {
+  const bool has_drafter = parts == ModelParts::kMainAndDrafter;
+  CHECK(!has_drafter || config.num_mtp_layers > 0);
   SpecList list;
   AddMainModel(config, &list);
   const int end = config.num_layers + config.num_mtp_layers;
   for (int layer = config.num_layers; layer < end; ++layer) {
-    if (HasLayer(tensors, layer)) AddMtpLayer(config, layer, &list);
+    const bool is_drafter = has_drafter && layer == config.num_layers;
+    if (is_drafter || HasLayer(tensors, layer)) {
+      AddMtpLayer(config, layer, &list);
+    }
   }
   for (const TensorSpec& spec : list.specs()) {
     RETURN_IF_ERROR(CheckTensor(spec, config, tensors, storage));

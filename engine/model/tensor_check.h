@@ -14,11 +14,15 @@ namespace baton {
 // "model.layers.3."
 std::string LayerPrefix(int layer);
 
+enum class ModelParts { kMain, kMainAndDrafter };
+
 // Name, shape and dtype of every tensor that `config` asks for: NOT_FOUND or
-// INVALID_ARGUMENT naming file and tensor. The MTP layers may be absent as a
-// whole. Tensors beyond those are nobody's business.
+// INVALID_ARGUMENT naming file and tensor. Each MTP layer may be absent as a
+// whole, but for the first, which is the drafter. Tensors beyond those are
+// nobody's business.
 absl::Status CheckTensors(const ModelConfig& config,
-                          const ModelTensors& tensors, WeightStorage storage);
+                          const ModelTensors& tensors, WeightStorage storage,
+                          ModelParts parts);
 
 }  // namespace baton
 

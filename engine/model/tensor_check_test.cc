@@ -16,14 +16,15 @@ using nlohmann::json;
 
 class TensorCheckTest : public testing::Test {
  protected:
-  absl::Status Check(WeightStorage storage = WeightStorage::kAsStored) {
+  absl::Status Check(WeightStorage storage = WeightStorage::kAsStored,
+                     ModelParts parts = ModelParts::kMain) {
     const std::string folder = FreshTestFolder();
     WriteModel(folder, config_, tensors_);
     const auto config = ParseModelConfig(config_.dump(), "config.json");
     if (!config.ok()) return config.status();
     const auto tensors = ModelTensors::Open(folder);
     if (!tensors.ok()) return tensors.status();
-    return CheckTensors(*config, *tensors, storage);
+    return CheckTensors(*config, *tensors, storage, parts);
   }
 
   TensorToWrite& Get(const std::string& name) {
@@ -73,6 +74,21 @@ TEST_F(TensorCheckTest, MtpLayersMayBeAbsentAsAWhole) {
     return tensor.name.starts_with("model.layers.3.");
   });
   EXPECT_TRUE(Check().ok()) << Check();
+}
+
+TEST_F(TensorCheckTest, TheDrafterMustBeThereIfItIsWanted) {
+  EXPECT_TRUE(
+      Check(WeightStorage::kAsStored, ModelParts::kMainAndDrafter).ok());
+  std::erase_if(tensors_, [](const TensorToWrite& tensor) {
+    return tensor.name.starts_with("model.layers.3.");
+  });
+  const absl::Status status =
+      Check(WeightStorage::kAsStored, ModelParts::kMainAndDrafter);
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(
+      status.message().find("tensor model.layers.3.enorm.weight is missing"),
+      std::string::npos)
+      << status;
 }
 
 TEST_F(TensorCheckTest, OtherTensorsAreIgnored) {

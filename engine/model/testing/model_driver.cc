@@ -61,15 +61,62 @@ int ModelDriver::NewSequence() {
   return static_cast<int>(sequences_.size()) - 1;
 }
 
-void ModelDriver::Grow(Sequence* sequence, int num_tokens) {
-  sequence->num_tokens += num_tokens;
-  const size_t blocks = (sequence->num_tokens + CacheSpec::kBlockTokens - 1) /
+void ModelDriver::Place(const Piece& piece, int first_slot, Batch* batch) {
+  Sequence& sequence = sequences_[piece.sequence];
+  const size_t num_rows = piece.token_ids.size();
+  const size_t blocks = (first_slot + num_rows + CacheSpec::kBlockTokens - 1) /
                         CacheSpec::kBlockTokens;
-  while (sequence->block_table.size() < blocks) {
+  while (sequence.block_table.size() < blocks) {
     CHECK(!free_blocks_.empty()) << "the test needs more blocks";
-    sequence->block_table.push_back(free_blocks_.back());
+    sequence.block_table.push_back(free_blocks_.back());
     free_blocks_.pop_back();
   }
+  batch->sequences.push_back({static_cast<int32_t>(batch->token_ids.size()),
+                              static_cast<int32_t>(num_rows),
+                              sequence.block_table.data()});
+  for (const uint32_t token : piece.token_ids) {
+    batch->token_ids.push_back(token);
+    batch->positions.push_back(first_slot++);
+  }
+}
+
+ModelDriver::Batch ModelDriver::Append(std::span<const Piece> pieces) {
+  Batch batch;
+  for (const Piece& piece : pieces) {
+    int& num_tokens = sequences_[piece.sequence].num_tokens;
+    Place(piece, num_tokens, &batch);
+    num_tokens += static_cast<int>(piece.token_ids.size());
+  }
+  return batch;
+}
+
+ModelDriver::Output ModelDriver::Run(
+    const Batch& batch, std::span<const int32_t> logits_rows, bool wants_hidden,
+    std::optional<std::span<const float>> hidden) {
+  const auto vocab = static_cast<int>(info().vocab_size);
+  const auto hidden_size = static_cast<int>(info().hidden_size);
+  const auto num_rows = static_cast<int>(batch.token_ids.size());
+  Logits all(logits_rows.size() * vocab);
+  Output result;
+  ForwardOutput output = {
+      .logits = Dense(all.data(), static_cast<int>(logits_rows.size()), vocab)};
+  if (wants_hidden) {
+    result.hidden.resize(batch.token_ids.size() * hidden_size);
+    output.hidden = Dense(result.hidden.data(), num_rows, hidden_size);
+  }
+  const ForwardBatch view = {batch.token_ids, batch.positions, batch.sequences,
+                             logits_rows};
+  if (hidden.has_value()) {
+    CHECK_EQ(hidden->size(), batch.token_ids.size() * hidden_size);
+    runner_->Draft(view, Dense(hidden->data(), num_rows, hidden_size), output);
+  } else {
+    runner_->Forward(view, output);
+  }
+  for (size_t i = 0; i < logits_rows.size(); ++i) {
+    result.logits.emplace_back(all.begin() + i * vocab,
+                               all.begin() + (i + 1) * vocab);
+  }
+  return result;
 }
 
 std::vector<ModelDriver::Logits> ModelDriver::Step(
@@ -85,31 +132,28 @@ std::vector<ModelDriver::Logits> ModelDriver::Step(
 
 std::vector<ModelDriver::Logits> ModelDriver::Step(
     std::span<const Piece> pieces, std::span<const int32_t> logits_rows) {
-  std::vector<uint32_t> token_ids;
-  std::vector<int32_t> positions;
-  std::vector<SequenceRows> sequences;
-  for (const Piece& piece : pieces) {
-    Sequence& sequence = sequences_[piece.sequence];
-    int32_t position = sequence.num_tokens;
-    Grow(&sequence, static_cast<int>(piece.token_ids.size()));
-    sequences.push_back({static_cast<int32_t>(token_ids.size()),
-                         static_cast<int32_t>(piece.token_ids.size()),
-                         sequence.block_table.data()});
-    for (const uint32_t token : piece.token_ids) {
-      token_ids.push_back(token);
-      positions.push_back(position++);
-    }
-  }
-  const auto vocab = static_cast<int>(info().vocab_size);
-  Logits all(logits_rows.size() * vocab);
-  runner_->Forward(
-      {token_ids, positions, sequences, logits_rows},
-      Dense(all.data(), static_cast<int>(logits_rows.size()), vocab));
-  std::vector<Logits> logits;
-  for (size_t i = 0; i < logits_rows.size(); ++i) {
-    logits.emplace_back(all.begin() + i * vocab, all.begin() + (i + 1) * vocab);
-  }
-  return logits;
+  return Run(Append(pieces), logits_rows, false, {}).logits;
+}
+
+ModelDriver::Output ModelDriver::StepWithHidden(
+    std::span<const Piece> pieces, std::span<const int32_t> logits_rows) {
+  return Run(Append(pieces), logits_rows, true, {});
+}
+
+ModelDriver::Output ModelDriver::Draft(std::span<const Piece> pieces,
+                                       std::span<const float> hidden,
+                                       std::span<const int32_t> logits_rows) {
+  Batch batch;
+  for (const Piece& piece : pieces) Place(piece, piece.first_slot, &batch);
+  return Run(batch, logits_rows, true, hidden);
+}
+
+std::vector<ModelDriver::Logits> ModelDriver::DraftLogits(
+    std::span<const Piece> pieces, std::span<const float> hidden,
+    std::span<const int32_t> logits_rows) {
+  Batch batch;
+  for (const Piece& piece : pieces) Place(piece, piece.first_slot, &batch);
+  return Run(batch, logits_rows, false, hidden).logits;
 }
 
 std::vector<ModelDriver::Logits> ModelDriver::Prefill(

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,11 @@ class ModelDriver final {
   struct Piece {
     int sequence = 0;
     std::span<const uint32_t> token_ids;
+    int first_slot = 0;  // Where they lie; for Draft alone.
+  };
+  struct Output {
+    std::vector<Logits> logits;
+    std::vector<float> hidden;  // [rows, hidden_size]
   };
 
   static absl::StatusOr<std::unique_ptr<ModelDriver>> Create(
@@ -50,6 +56,16 @@ class ModelDriver final {
   // The same, for the logits of these rows alone.
   std::vector<Logits> Step(std::span<const Piece> pieces,
                            std::span<const int32_t> logits_rows);
+  // The same, with the hidden states of every row.
+  Output StepWithHidden(std::span<const Piece> pieces,
+                        std::span<const int32_t> logits_rows);
+  // One Draft over all pieces, with the state before each row.
+  Output Draft(std::span<const Piece> pieces, std::span<const float> hidden,
+               std::span<const int32_t> logits_rows);
+  // The same for the logits of these rows, the hidden states not asked for.
+  std::vector<Logits> DraftLogits(std::span<const Piece> pieces,
+                                  std::span<const float> hidden,
+                                  std::span<const int32_t> logits_rows);
   // The tokens of one sequence in chunks; the logits of every token.
   std::vector<Logits> Prefill(int sequence, std::span<const uint32_t> token_ids,
                               int chunk);
@@ -63,7 +79,17 @@ class ModelDriver final {
   ModelDriver(const DriverOptions& options,
               std::unique_ptr<DeepSeekV3Runner> runner,
               std::unique_ptr<ThreadPool> threads);
-  void Grow(Sequence* sequence, int num_tokens);
+  struct Batch {
+    std::vector<uint32_t> token_ids;
+    std::vector<int32_t> positions;
+    std::vector<SequenceRows> sequences;
+  };
+  // Adds the piece's rows in slots from first_slot on, with blocks for them.
+  void Place(const Piece& piece, int first_slot, Batch* batch);
+  Batch Append(std::span<const Piece> pieces);
+  // Forward, or Draft from `hidden`.
+  Output Run(const Batch& batch, std::span<const int32_t> logits_rows,
+             bool wants_hidden, std::optional<std::span<const float>> hidden);
 
   const DriverOptions options_;
   const std::unique_ptr<ThreadPool> threads_;

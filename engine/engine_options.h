@@ -9,6 +9,9 @@
 
 namespace baton {
 
+// Drafts of one sequence in one step; as many as the widest drafter gives.
+inline constexpr uint32_t kMaxDraftTokens = 5;
+
 struct EngineOptions {
   uint32_t max_running_requests = 64;
   uint32_t max_waiting_requests = 1024;

@@ -1,5 +1,6 @@
 #include "kernels/sample.h"
 
+#include <algorithm>
 #include <bit>
 #include <vector>
 
@@ -8,33 +9,131 @@
 #include "kernels/cpu/parallel_for.h"
 
 namespace baton {
+namespace {
+
+// Of one thread, kept from call to call, so that steady state allocates
+// nothing.
+struct Scratch {
+  std::vector<int32_t> candidates;
+  std::vector<float> logits;
+};
+
+template <typename T>
+T* Sized(std::vector<T>* vector, size_t size) {
+  if (vector->size() < size) vector->resize(size);
+  return vector->data();
+}
+
+bool HasPenalties(const SampleParams& p) {
+  return p.token_counts != nullptr &&
+         (p.repetition_penalty != 1 || p.frequency_penalty != 0 ||
+          p.presence_penalty != 0);
+}
+
+void Modify(const KernelTable& kernels, const SampleParams& p,
+            std::span<const float> logits, float* modified) {
+  kernels.modify_logits(
+      {.logits = logits.data(),
+       .vocab = static_cast<int>(logits.size()),
+       .repetition_penalty = p.repetition_penalty,
+       .presence_penalty = p.presence_penalty,
+       .frequency_penalty = p.frequency_penalty,
+       .token_counts = HasPenalties(p) ? p.token_counts : nullptr,
+       .uncounted = p.uncounted.data(),
+       .num_uncounted = static_cast<int>(p.uncounted.size()),
+       .bias = p.logit_bias.data(),
+       .num_bias = static_cast<int>(p.logit_bias.size()),
+       .forbidden = p.forbidden.data(),
+       .num_forbidden = static_cast<int>(p.forbidden.size()),
+       .modified = modified});
+}
+
+SampledToken Score(const KernelTable& kernels, std::span<const float> logits,
+                   uint32_t token_id, std::span<SampledToken> top) {
+  ScoreRow row = {.logits = logits.data(),
+                  .vocab = static_cast<int>(logits.size()),
+                  .token_id = token_id,
+                  .logprob = 0,
+                  .num_top = static_cast<int>(top.size()),
+                  .top = top.data()};
+  kernels.score(row);
+  return {token_id, row.logprob};
+}
+
+SampledToken SampleOne(const KernelTable& kernels, const SampleParams& p,
+                       std::span<const float> logits,
+                       std::span<SampledToken> top) {
+  thread_local Scratch scratch;
+  const int vocab = static_cast<int>(logits.size());
+  const bool modifies =
+      HasPenalties(p) || !p.logit_bias.empty() || !p.forbidden.empty();
+  float* buffer = nullptr;
+  if (modifies || p.logprobs_after_truncation) {
+    buffer = Sized(&scratch.logits, logits.size());
+  }
+  if (modifies) Modify(kernels, p, logits, buffer);
+  DrawRow row = {.logits = modifies ? buffer : logits.data(),
+                 .vocab = vocab,
+                 .temperature = p.temperature,
+                 .top_p = p.top_p,
+                 .min_p = p.min_p,
+                 .top_k = p.top_k,
+                 .seed = p.seed,
+                 .sample_index = p.sample_index,
+                 .position = p.position,
+                 .scratch = Sized(&scratch.candidates, DrawScratchSize(vocab)),
+                 .kept = p.logprobs_after_truncation ? buffer : nullptr,
+                 .token_id = 0};
+  kernels.draw(row);
+  if (row.kept != nullptr) logits = {row.kept, logits.size()};
+  return Score(kernels, logits, row.token_id, top);
+}
+
+// The list of row r of `top`, so long as asked for.
+std::span<SampledToken> TopOf(std::span<SampledToken> top, int r,
+                              uint32_t num_top) {
+  if (top.empty()) return {};
+  return top.subspan(static_cast<size_t>(r) * kMaxTopLogprobs,
+                     std::min(num_top, kMaxTopLogprobs));
+}
+
+std::span<const float> RowOf(MatrixView<const float> logits, int r) {
+  return {logits.row(r), static_cast<size_t>(logits.cols)};
+}
+
+void CheckSizes(MatrixView<const float> logits, size_t num_params,
+                size_t num_out, size_t num_top) {
+  const size_t rows = static_cast<size_t>(logits.rows);
+  CHECK_GE(logits.cols, 1);
+  CHECK_EQ(num_params, rows);
+  CHECK_EQ(num_out, rows);
+  if (num_top != 0) CHECK_EQ(num_top, rows * kMaxTopLogprobs);
+}
+
+}  // namespace
 
 void Sample(const CpuContext& context, MatrixView<const float> logits,
-            std::span<const SampleParams> params, std::span<SampledToken> out) {
-  CHECK_GE(logits.cols, 1);
-  CHECK_EQ(params.size(), static_cast<size_t>(logits.rows));
-  CHECK_EQ(out.size(), static_cast<size_t>(logits.rows));
+            std::span<const SampleParams> params, std::span<SampledToken> out,
+            std::span<SampledToken> top) {
+  CheckSizes(logits, params.size(), out.size(), top.size());
   const KernelTable& kernels = KernelsFor(context.isa);
   ParallelFor(context, logits.rows, [&](int r) {
-    // Kept from call to call, so that steady state allocates nothing.
-    thread_local std::vector<int32_t> scratch;
-    const size_t needed = SampleScratchSize(logits.cols);
-    if (scratch.size() < needed) scratch.resize(needed);
     const SampleParams& p = params[static_cast<size_t>(r)];
-    SampleRow row = {.logits = logits.row(r),
-                     .vocab = logits.cols,
-                     .temperature = p.temperature,
-                     .top_p = p.top_p,
-                     .min_p = p.min_p,
-                     .top_k = p.top_k,
-                     .seed = p.seed,
-                     .sample_index = p.sample_index,
-                     .position = p.position,
-                     .scratch = scratch.data(),
-                     .token_id = 0,
-                     .logprob = 0};
-    kernels.sample(row);
-    out[static_cast<size_t>(r)] = {row.token_id, row.logprob};
+    out[static_cast<size_t>(r)] = SampleOne(kernels, p, RowOf(logits, r),
+                                            TopOf(top, r, p.num_top_logprobs));
+  });
+}
+
+void ScoreTokens(const CpuContext& context, MatrixView<const float> logits,
+                 std::span<const ScoreParams> params,
+                 std::span<SampledToken> out, std::span<SampledToken> top) {
+  CheckSizes(logits, params.size(), out.size(), top.size());
+  const KernelTable& kernels = KernelsFor(context.isa);
+  ParallelFor(context, logits.rows, [&](int r) {
+    const ScoreParams& p = params[static_cast<size_t>(r)];
+    CHECK_LT(p.token_id, static_cast<uint32_t>(logits.cols));
+    out[static_cast<size_t>(r)] = Score(kernels, RowOf(logits, r), p.token_id,
+                                        TopOf(top, r, p.num_top_logprobs));
   });
 }
 

@@ -16,7 +16,9 @@ void AddInPlaceKernel(float* x, const float* y, int cols);
 void CombineExpertsKernel(const CombineRow& row);
 void RouteExpertsKernel(const RouteRow& row);
 void AttentionKernel(const AttentionBlock& block);
-void SampleKernel(SampleRow& row);
+void ModifyLogitsKernel(const LogitsRow& row);
+void DrawKernel(DrawRow& row);
+void ScoreKernel(ScoreRow& row);
 
 extern const KernelTable kKernels;
 

@@ -11,7 +11,9 @@ const KernelTable kKernels = {
     .combine_experts = CombineExpertsKernel,
     .route_experts = RouteExpertsKernel,
     .attention = AttentionKernel,
-    .sample = SampleKernel,
+    .modify_logits = ModifyLogitsKernel,
+    .draw = DrawKernel,
+    .score = ScoreKernel,
 };
 
 }  // namespace baton::BATON_ISA_NAMESPACE

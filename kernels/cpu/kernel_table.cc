@@ -22,7 +22,7 @@ size_t AttentionScratchFloats(int latent_dim, int rope_dim) {
   return (2 * values + kMaxAttentionPairs) * 64 + group;
 }
 
-size_t SampleScratchSize(int vocab) {
+size_t DrawScratchSize(int vocab) {
   return 3 * (static_cast<size_t>(vocab) + 16);
 }
 

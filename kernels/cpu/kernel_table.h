@@ -11,7 +11,9 @@
 namespace baton {
 
 enum class VectorIsa;
+struct LogitBias;
 struct RoutingOptions;
+struct SampledToken;
 
 // Consecutive panels of a packed weight times some rows.
 struct LinearBlock {
@@ -74,7 +76,24 @@ inline constexpr int kMaxAttentionPairs = 64;
 // rows of the cache.
 size_t AttentionScratchFloats(int latent_dim, int rope_dim);
 
-struct SampleRow {
+// A row's logits with bias and penalties.
+struct LogitsRow {
+  const float* logits;
+  int vocab;
+  float repetition_penalty;
+  float presence_penalty;
+  float frequency_penalty;
+  const uint32_t* token_counts;  // Null: no penalties.
+  const uint32_t* uncounted;
+  int num_uncounted;
+  const LogitBias* bias;
+  int num_bias;
+  const uint32_t* forbidden;
+  int num_forbidden;
+  float* modified;  // [vocab]
+};
+
+struct DrawRow {
   const float* logits;
   int vocab;
   float temperature;
@@ -84,14 +103,25 @@ struct SampleRow {
   uint64_t seed;
   uint32_t sample_index;
   uint64_t position;
-  int32_t* scratch;  // SampleScratchSize(vocab)
-  // Results.
+  int32_t* scratch;  // DrawScratchSize(vocab)
+  // Results. kept [vocab], or null: z of the kept tokens, -infinity of others.
+  // It may be `logits`.
+  float* kept;
   uint32_t token_id;
-  float logprob;
 };
 
 // Three arrays of candidates.
-size_t SampleScratchSize(int vocab);
+size_t DrawScratchSize(int vocab);
+
+struct ScoreRow {
+  const float* logits;
+  int vocab;
+  uint32_t token_id;
+  // Results.
+  float logprob;
+  int num_top;
+  SampledToken* top;  // [num_top]
+};
 
 struct KernelTable {
   void (*linear)(const LinearBlock& block);
@@ -103,7 +133,9 @@ struct KernelTable {
   void (*combine_experts)(const CombineRow& row);
   void (*route_experts)(const RouteRow& row);
   void (*attention)(const AttentionBlock& block);
-  void (*sample)(SampleRow& row);
+  void (*modify_logits)(const LogitsRow& row);
+  void (*draw)(DrawRow& row);
+  void (*score)(ScoreRow& row);
 };
 
 // Always the same table for an isa; the CPU must support it.

@@ -1,31 +1,10 @@
-// One row's token: log-softmax, truncation in integers, the Gumbel-max draw.
+// One row's token: truncation in integers, the Gumbel-max draw.
 #include "kernels/cpu/isa_kernels.h"
+#include "kernels/cpu/row_reduction.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace baton::BATON_ISA_NAMESPACE {
 namespace {
-
-constexpr int kLanes = 16;
-constexpr float kMinusInfinity = -__builtin_inff();
-
-BATON_INLINE F32x16 LoadOr(float rest, const float* p, int lanes) {
-  return Select(FirstLanes(lanes), LoadPartial(p, lanes), Set(rest));
-}
-
-// --- The maximum and the sum of exponentials ---------------------------------
-
-BATON_INLINE float MaxOf(const float* x, int n) {
-  F32x16 max[4] = {Set(kMinusInfinity), Set(kMinusInfinity),
-                   Set(kMinusInfinity), Set(kMinusInfinity)};
-  int i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
-    for (int j = 0; j < 4; ++j) max[j] = Max(max[j], Load(x + i + j * kLanes));
-  }
-  for (; i < n; i += kLanes) {
-    max[0] = Max(max[0], LoadOr(kMinusInfinity, x + i, LanesFrom(i, n)));
-  }
-  return MaxLane(Max(Max(max[0], max[1]), Max(max[2], max[3])));
-}
 
 // The lowest index of `value`, or 0.
 BATON_INLINE int IndexOf(float value, const float* x, int n) {
@@ -38,18 +17,6 @@ BATON_INLINE int IndexOf(float value, const float* x, int n) {
   return 0;
 }
 
-// log(sum exp(x - max)): lane i mod 16, then the tree.
-BATON_INLINE float LogSumExp(const float* x, int n, float max) {
-  F32x16 sum = Set(0.0f);
-  int i = 0;
-  for (; i + kLanes <= n; i += kLanes) sum = sum + Exp(Load(x + i) - Set(max));
-  if (i < n) {
-    const F32x16 rest = LoadOr(kMinusInfinity, x + i, n - i);
-    sum = sum + Exp(rest - Set(max));
-  }
-  return FirstLane(Log(Set(Sum(sum))));
-}
-
 // --- Noise -------------------------------------------------------------------
 
 struct Philox {
@@ -57,7 +24,7 @@ struct Philox {
 };
 
 // Philox4x32-10 of the counters (block, sample_index, position).
-BATON_INLINE Philox RandomWords(const SampleRow& row, I32x16 block) {
+BATON_INLINE Philox RandomWords(const DrawRow& row, I32x16 block) {
   Philox c = {{block, Set(static_cast<int32_t>(row.sample_index)),
                Set(static_cast<int32_t>(row.position)),
                Set(static_cast<int32_t>(row.position >> 32))}};
@@ -100,7 +67,7 @@ BATON_INLINE void Offer(F32x16 value, I32x16 ids, Draw* best) {
 }
 
 // Offers tokens `ids` (the first `lanes`) with their z.
-BATON_INLINE void OfferListed(const SampleRow& row, I32x16 ids, F32x16 z,
+BATON_INLINE void OfferListed(const DrawRow& row, I32x16 ids, F32x16 z,
                               Draw* best) {
   const Philox random = RandomWords(row, ShiftRightLogical<2>(ids));
   const I32x16 which = ids & Set(int32_t{3});
@@ -121,7 +88,7 @@ BATON_INLINE F32x16 GumbelBound(I32x16 word) {
 
 // The draw over the whole vocabulary. Only tokens that could still win have
 // their variate computed.
-BATON_INLINE uint32_t DrawFromAll(const SampleRow& row, int argmax,
+BATON_INLINE uint32_t DrawFromAll(const DrawRow& row, int argmax,
                                   F32x16 inverse_t) {
   Draw best;
   const float z = row.logits[argmax] * FirstLane(inverse_t);
@@ -164,7 +131,7 @@ BATON_INLINE I32x16 Weights(F32x16 z, float z_max) {
   return Truncate(Exp(z - Set(z_max)) * Set(0x1p30f));
 }
 
-BATON_INLINE uint64_t SumWeights(const SampleRow& row, F32x16 inverse_t,
+BATON_INLINE uint64_t SumWeights(const DrawRow& row, F32x16 inverse_t,
                                  float z_max) {
   uint64_t total = 0;
   for (int i = 0; i < row.vocab; i += kLanes) {
@@ -188,7 +155,7 @@ BATON_INLINE uint64_t WeightLimit(float top_p, uint64_t total) {
       static_cast<unsigned __int128>(mantissa) * total >> shift);
 }
 
-BATON_INLINE void Collect(const SampleRow& row, F32x16 inverse_t, float z_max,
+BATON_INLINE void Collect(const DrawRow& row, F32x16 inverse_t, float z_max,
                           float lowest, Candidates* c) {
   c->count = 0;
   c->total_weight = 0;
@@ -261,7 +228,7 @@ BATON_INLINE int SelectPrefix(const Candidates& c, uint64_t weight_limit,
 }
 
 // The kept set, at the front of the candidates; returns its size.
-BATON_INLINE int Keep(const SampleRow& row, F32x16 inverse_t, float z_max,
+BATON_INLINE int Keep(const DrawRow& row, F32x16 inverse_t, float z_max,
                       Candidates* c) {
   const float lowest =
       row.min_p > 0 ? z_max + FirstLane(Log(Set(row.min_p))) : kMinusInfinity;
@@ -289,7 +256,7 @@ BATON_INLINE int Keep(const SampleRow& row, F32x16 inverse_t, float z_max,
   return SelectPrefix(*c, weight_limit, count_limit);
 }
 
-BATON_INLINE uint32_t DrawFromKept(const SampleRow& row, const Candidates& c,
+BATON_INLINE uint32_t DrawFromKept(const DrawRow& row, const Candidates& c,
                                    int kept, F32x16 inverse_t) {
   Draw best;
   for (int i = 0; i < kept; i += kLanes) {
@@ -305,35 +272,66 @@ BATON_INLINE uint32_t DrawFromKept(const SampleRow& row, const Candidates& c,
   return best.token;
 }
 
-BATON_INLINE bool IsFinite(float x) {
-  return (BitsOf(x) & 0x7f800000u) != 0x7f800000u;
+// --- The kept set, written out ----------------------------------------------
+
+BATON_INLINE void FillKept(const DrawRow& row) {
+  const F32x16 nothing = Set(kMinusInfinity);
+  for (int i = 0; i < row.vocab; i += kLanes) {
+    StorePartial(row.kept + i, nothing, LanesFrom(i, row.vocab));
+  }
 }
 
-BATON_INLINE uint32_t ChooseToken(const SampleRow& row, int argmax) {
-  const uint32_t greedy = static_cast<uint32_t>(argmax);
-  if (row.temperature == 0) return greedy;
-  const F32x16 inverse_t = Set(1.0f / row.temperature);
-  const float z_max = FirstLane(Set(row.logits[argmax]) * inverse_t);
-  if (!IsFinite(z_max)) return greedy;
-  const bool keeps_all =
-      row.top_p >= 1 && row.min_p <= 0 &&
-      (row.top_k == 0 || row.top_k >= static_cast<uint32_t>(row.vocab));
-  if (keeps_all) return DrawFromAll(row, argmax, inverse_t);
-  const int size = row.vocab + kLanes;
-  Candidates candidates = {row.scratch, row.scratch + size,
-                           row.scratch + 2 * size, 0, 0};
-  const int kept = Keep(row, inverse_t, z_max, &candidates);
-  return DrawFromKept(row, candidates, kept, inverse_t);
+BATON_INLINE void KeepOne(const DrawRow& row, int token) {
+  const float logit = row.logits[token];
+  FillKept(row);
+  row.kept[token] = logit;
+}
+
+BATON_INLINE void KeepAll(const DrawRow& row, F32x16 inverse_t) {
+  for (int i = 0; i < row.vocab; i += kLanes) {
+    const int lanes = LanesFrom(i, row.vocab);
+    StorePartial(row.kept + i, LoadPartial(row.logits + i, lanes) * inverse_t,
+                 lanes);
+  }
+}
+
+BATON_INLINE void KeepCandidates(const DrawRow& row, const Candidates& c,
+                                 int kept) {
+  FillKept(row);
+  for (int i = 0; i < kept; i += kLanes) {
+    const int lanes = LanesFrom(i, kept);
+    float z[kLanes];
+    Store(z, FromOrderedBits(Load(c.keys + i)));
+    for (int j = 0; j < lanes; ++j) row.kept[c.ids[i + j]] = z[j];
+  }
 }
 
 }  // namespace
 
-void SampleKernel(SampleRow& row) {
+void DrawKernel(DrawRow& row) {
   const float max = MaxOf(row.logits, row.vocab);
   const int argmax = IndexOf(max, row.logits, row.vocab);
-  row.token_id = ChooseToken(row, argmax);
-  row.logprob =
-      (row.logits[row.token_id] - max) - LogSumExp(row.logits, row.vocab, max);
+  const F32x16 inverse_t = Set(1.0f / row.temperature);
+  const float z_max = FirstLane(Set(row.logits[argmax]) * inverse_t);
+  if (row.temperature == 0 || !IsFinite(z_max)) {
+    row.token_id = static_cast<uint32_t>(argmax);
+    if (row.kept != nullptr) KeepOne(row, argmax);
+    return;
+  }
+  const bool keeps_all =
+      row.top_p >= 1 && row.min_p <= 0 &&
+      (row.top_k == 0 || row.top_k >= static_cast<uint32_t>(row.vocab));
+  if (keeps_all) {
+    row.token_id = DrawFromAll(row, argmax, inverse_t);
+    if (row.kept != nullptr) KeepAll(row, inverse_t);
+    return;
+  }
+  const int size = row.vocab + kLanes;
+  Candidates candidates = {row.scratch, row.scratch + size,
+                           row.scratch + 2 * size, 0, 0};
+  const int kept = Keep(row, inverse_t, z_max, &candidates);
+  row.token_id = DrawFromKept(row, candidates, kept, inverse_t);
+  if (row.kept != nullptr) KeepCandidates(row, candidates, kept);
 }
 
 }  // namespace baton::BATON_ISA_NAMESPACE

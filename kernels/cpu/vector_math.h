@@ -86,6 +86,10 @@ BATON_INLINE I32x16 OrderedBits(F32x16 x) {
   return bits ^ ShiftRightLogical<1>(ShiftRightArithmetic<31>(bits));
 }
 
+BATON_INLINE F32x16 FromOrderedBits(I32x16 key) {
+  return FromBits(key ^ ShiftRightLogical<1>(ShiftRightArithmetic<31>(key)));
+}
+
 // ceil(n / 16) vectors hold n elements; this many are in the one from `begin`.
 BATON_INLINE int LanesFrom(int begin, int n) {
   return n - begin < 16 ? n - begin : 16;

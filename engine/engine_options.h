@@ -3,14 +3,15 @@
 #define BATON_ENGINE_ENGINE_OPTIONS_H_
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "absl/time/time.h"
 
 namespace baton {
 
-// Drafts of one sequence in one step; as many as the widest drafter gives.
 inline constexpr uint32_t kMaxDraftTokens = 5;
+inline constexpr uint32_t kMaxPipelineDepth = 3;
 
 struct EngineOptions {
   uint32_t max_running_requests = 64;
@@ -21,12 +22,23 @@ struct EngineOptions {
   uint32_t max_chunk_tokens = 512;
   // Decode steps between two prefill steps while both kinds of work wait.
   uint32_t decode_steps_per_prefill = 1;
+  // Steps in flight at most. 1: each is committed before the next is planned.
+  uint32_t pipeline_depth = 2;
+  // Drafts a sequence and step, up to kMaxDraftTokens; 0: no speculation.
+  uint32_t num_draft_tokens = 0;
 
-  // The capacities that a ModelRunner for this engine needs.
-  uint32_t max_rows() const {
-    return std::max(max_batched_tokens, max_running_requests);
+  uint32_t max_rows_per_sequence_decoding() const {
+    return 1 + num_draft_tokens;
   }
-  uint32_t max_logits_rows() const { return max_running_requests; }
+  // The capacities that a ModelRunner for this engine needs. The drafter has a
+  // row more a sequence than the forward.
+  uint32_t max_rows() const {
+    return std::max(max_batched_tokens, max_logits_rows()) +
+           max_running_requests;
+  }
+  uint32_t max_logits_rows() const {
+    return max_running_requests * max_rows_per_sequence_decoding();
+  }
 };
 
 // What a step did, for metrics. A value; given to the observer on the engine
@@ -36,8 +48,18 @@ struct StepStats {
   uint32_t rows = 0;
   uint32_t sequences = 0;
   uint32_t preemptions = 0;
+  // Rows computed in vain: of drafts refused, and of sequences that had ended.
+  uint32_t wasted_rows = 0;
+  uint32_t drafts_made = 0;
+  // By place in the chain.
+  std::array<uint32_t, kMaxDraftTokens> drafts_verified = {};
+  std::array<uint32_t, kMaxDraftTokens> drafts_accepted = {};
+  uint32_t tokens = 0;  // Drawn and accepted.
   absl::Duration schedule_time;  // Of the engine's turn that launched the step.
+  absl::Duration commit_time;    // Of this step's results.
   absl::Duration device_time;    // From the forward's start to sampling's end.
+  // From the end of the step before to this one's start, while there was work.
+  absl::Duration device_idle;
 };
 
 // A snapshot, consistent enough for balancing and gauges.
@@ -51,6 +73,7 @@ struct EngineLoad {
   uint32_t exported_blocks = 0;   // Leased to a peer.
   uint32_t importing_blocks = 0;  // Being written by a transfer.
   uint32_t deferred_blocks = 0;   // Freed, but a launched step may read them.
+  uint32_t inflight_tokens = 0;   // Launched, not committed; at most.
   uint64_t pending_prefill_tokens = 0;
 };
 

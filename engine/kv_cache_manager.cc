@@ -22,6 +22,7 @@ KvCacheManager::KvCacheManager(const CacheSpec& spec, KvPool* pool)
 
 bool KvCacheManager::Reserve(KvBlockRange* range, uint32_t tokens) {
   CHECK(range->state_ == KvRangeState::kFree ||
+        range->state_ == KvRangeState::kFilling ||
         range->state_ == KvRangeState::kOwned);
   const uint32_t wanted = BlocksFor(tokens);
   const uint32_t held = NumBlocks(*range);
@@ -34,6 +35,10 @@ bool KvCacheManager::Reserve(KvBlockRange* range, uint32_t tokens) {
     Move(range, KvRangeState::kReserved);
   }
   return true;
+}
+
+void KvCacheManager::Prepare(KvBlockRange* range, uint32_t tokens) {
+  range->blocks_.reserve(BlocksFor(tokens));
 }
 
 void KvCacheManager::Transition(KvBlockRange* range, KvRangeState to) {

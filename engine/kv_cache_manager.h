@@ -28,8 +28,11 @@ class KvCacheManager {
   }
 
   // Grows the range to hold `tokens` rows; false, and nothing changed, when too
-  // few blocks are free. REQUIRES: the range is kFree, or, to grow, kOwned.
+  // few blocks are free. REQUIRES: the range is kFree, or, to grow, kFilling or
+  // kOwned.
   bool Reserve(KvBlockRange* range, uint32_t tokens);
+  // Growing to so many rows will not allocate memory.
+  void Prepare(KvBlockRange* range, uint32_t tokens);
   // REQUIRES: IsLegalTransition, and not to kQuarantined or kFree.
   void Transition(KvBlockRange* range, KvRangeState to);
   // Gives the blocks up; the range is kFree for its sequence. The blocks are

@@ -1,7 +1,9 @@
-// The end of a KV transfer: the tokens that the prefill side drew.
+// The end of a KV transfer: the tokens that the prefill side drew, and what the
+// drafter goes on from.
 //
-//   tail  := version{u32 = 1} count{u32} entry{count}
+//   tail  := version{u32 = 2} count{u32} width{u32} entry{count} hidden{width}
 //   entry := sample_index{u32} token{u32} logprob{u32, the float's bits}
+//   hidden := u32, the float's bits
 //
 // Little endian.
 #ifndef BATON_ENGINE_KV_TAIL_H_
@@ -22,14 +24,22 @@ struct KvTailEntry {
   float logprob = 0;
 };
 
+struct KvTail {
+  std::vector<KvTailEntry> entries;
+  // The state of the prompt's last position; [hidden_size], empty without a
+  // drafter.
+  std::vector<float> hidden;
+};
+
 inline constexpr uint32_t kMaxKvTailEntries = 128;
 
-std::string EncodeKvTail(const std::vector<KvTailEntry>& entries);
+std::string EncodeKvTail(const KvTail& tail);
 
 // DATA_LOSS for anything that EncodeKvTail does not make of at most
-// kMaxKvTailEntries entries with tokens below `vocab_size` and finite logprobs.
-absl::StatusOr<std::vector<KvTailEntry>> DecodeKvTail(std::string_view bytes,
-                                                      uint32_t vocab_size);
+// kMaxKvTailEntries entries with tokens below `vocab_size` and finite logprobs,
+// and `hidden_size` finite values.
+absl::StatusOr<KvTail> DecodeKvTail(std::string_view bytes, uint32_t vocab_size,
+                                    uint32_t hidden_size);
 
 }  // namespace baton
 

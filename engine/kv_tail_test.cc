@@ -1,6 +1,8 @@
 #include "engine/kv_tail.h"
 
+#include <cmath>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -9,50 +11,70 @@ namespace baton {
 namespace {
 
 constexpr uint32_t kVocab = 100;
+constexpr uint32_t kWidth = 3;
 
 std::string TwoEntries() {
-  return EncodeKvTail({{.sample_index = 0, .token_id = 99, .logprob = -0.25f},
-                       {.sample_index = 7, .token_id = 0, .logprob = 0.0f}});
+  return EncodeKvTail(
+      {.entries = {{.sample_index = 0, .token_id = 99, .logprob = -0.25f},
+                   {.sample_index = 7, .token_id = 0, .logprob = 0.0f}},
+       .hidden = {1.5f, -0.0f, 1e-42f}});
+}
+
+absl::StatusOr<KvTail> Decode(std::string_view bytes) {
+  return DecodeKvTail(bytes, kVocab, kWidth);
 }
 
 TEST(KvTailTest, WhatIsEncodedIsDecodedBitForBit) {
-  const auto entries = DecodeKvTail(TwoEntries(), kVocab);
-  ASSERT_TRUE(entries.ok()) << entries.status();
-  ASSERT_EQ(entries->size(), 2u);
-  EXPECT_EQ((*entries)[0].token_id, 99u);
-  EXPECT_EQ((*entries)[0].logprob, -0.25f);
-  EXPECT_EQ((*entries)[1].sample_index, 7u);
+  const auto tail = Decode(TwoEntries());
+  ASSERT_TRUE(tail.ok()) << tail.status();
+  ASSERT_EQ(tail->entries.size(), 2u);
+  EXPECT_EQ(tail->entries[0].token_id, 99u);
+  EXPECT_EQ(tail->entries[0].logprob, -0.25f);
+  EXPECT_EQ(tail->entries[1].sample_index, 7u);
+  EXPECT_EQ(tail->hidden, (std::vector<float>{1.5f, -0.0f, 1e-42f}));
+  EXPECT_TRUE(std::signbit(tail->hidden[1]));
 }
 
 TEST(KvTailTest, EveryTruncationAndExtensionIsRefused) {
   const std::string whole = TwoEntries();
   for (size_t length = 0; length < whole.size(); ++length) {
-    EXPECT_EQ(DecodeKvTail(whole.substr(0, length), kVocab).status().code(),
+    EXPECT_EQ(Decode(whole.substr(0, length)).status().code(),
               absl::StatusCode::kDataLoss)
         << length;
   }
-  EXPECT_FALSE(DecodeKvTail(whole + '\0', kVocab).ok());
+  EXPECT_FALSE(Decode(whole + '\0').ok());
 }
 
 TEST(KvTailTest, OtherVersionsTokensAndLogprobsAreRefused) {
   std::string bytes = TwoEntries();
-  bytes[0] = 2;
-  EXPECT_FALSE(DecodeKvTail(bytes, kVocab).ok());
-  EXPECT_FALSE(DecodeKvTail(TwoEntries(), 99).ok());
+  bytes[0] = 1;
+  EXPECT_FALSE(Decode(bytes).ok());
+  EXPECT_FALSE(DecodeKvTail(TwoEntries(), 99, kWidth).ok());
   bytes = TwoEntries();
-  bytes[18] = '\xff';  // The first logprob becomes NaN.
-  bytes[19] = '\x7f';
-  EXPECT_FALSE(DecodeKvTail(bytes, kVocab).ok());
+  bytes[22] = '\xff';  // The first logprob becomes NaN.
+  bytes[23] = '\x7f';
+  EXPECT_FALSE(Decode(bytes).ok());
+}
+
+TEST(KvTailTest, HiddenStatesOfAnotherWidthOrNoNumbersAreRefused) {
+  for (const uint32_t width : {0u, kWidth - 1, kWidth + 1, 0x40000003u}) {
+    EXPECT_FALSE(DecodeKvTail(TwoEntries(), kVocab, width).ok()) << width;
+  }
+  std::string bytes = TwoEntries();
+  bytes[bytes.size() - 2] = '\x80';  // The last one becomes infinite.
+  bytes[bytes.size() - 1] = '\x7f';
+  EXPECT_FALSE(Decode(bytes).ok());
 }
 
 TEST(KvTailTest, ACountBeyondTheLimitIsRefused) {
-  std::vector<KvTailEntry> entries(kMaxKvTailEntries);
-  EXPECT_TRUE(DecodeKvTail(EncodeKvTail(entries), kVocab).ok());
-  entries.emplace_back();
-  EXPECT_FALSE(DecodeKvTail(EncodeKvTail(entries), kVocab).ok());
+  KvTail tail;
+  tail.entries.resize(kMaxKvTailEntries);
+  EXPECT_TRUE(DecodeKvTail(EncodeKvTail(tail), kVocab, 0).ok());
+  tail.entries.emplace_back();
+  EXPECT_FALSE(DecodeKvTail(EncodeKvTail(tail), kVocab, 0).ok());
   std::string huge = TwoEntries();
   huge[4] = huge[5] = huge[6] = huge[7] = '\xff';
-  EXPECT_FALSE(DecodeKvTail(huge, kVocab).ok());
+  EXPECT_FALSE(Decode(huge).ok());
 }
 
 }  // namespace

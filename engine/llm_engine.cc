@@ -13,9 +13,6 @@
 namespace baton {
 namespace {
 
-// Steps in flight at most.
-constexpr int kDepth = 1;
-
 RequestLimits MakeLimits(const ModelRunnerInfo& model, const KvPool& pool) {
   const uint64_t pool_tokens =
       uint64_t{pool.num_blocks()} * CacheSpec::kBlockTokens;
@@ -46,12 +43,27 @@ RequestActivity ActivityIn(SequencePhase phase) {
 
 void WakeInbox(void* inbox) { static_cast<Inbox*>(inbox)->Wake(); }
 
-Worker::Device MakeDevice(const EngineEnvironment& environment, Inbox* inbox) {
-  return {.model = environment.model,
-          .stream = environment.stream,
-          .clock = environment.clock,
-          .cpu = environment.cpu,
-          .after_step = {&WakeInbox, inbox}};
+void CountDrafts(const WorkerStepState& step, StepStats* stats) {
+  uint32_t useful_rows = 0;
+  for (size_t i = 0; i < step.plan.rows.size(); ++i) {
+    const ScheduledRows& rows = step.plan.rows[i];
+    if (step.input.rows[i].sample < 0) {
+      useful_rows += rows.num_rows;
+      continue;
+    }
+    const SampleOutput& drawn = step.output.samples[step.input.rows[i].sample];
+    stats->drafts_made += drawn.num_drafts;
+    if (rows.source == RowSource::kHost) {
+      useful_rows += rows.num_rows;
+      continue;
+    }
+    useful_rows += drawn.num_tokens;
+    for (uint32_t j = 0; j < drawn.num_verified; ++j) {
+      ++stats->drafts_verified[j];
+      stats->drafts_accepted[j] += j + 1 < drawn.num_tokens;
+    }
+  }
+  stats->wasted_rows = step.output.num_rows - useful_rows;
 }
 
 // Takes one of `limit` places, counted in `*taken`; false if there is none.
@@ -69,12 +81,14 @@ LLMEngine::LLMEngine(const EngineOptions& options,
                      const EngineEnvironment& environment)
     : options_(options),
       environment_(environment),
-      model_(environment.model->info()),
+      model_(environment.executor->info()),
       limits_(MakeLimits(model_, *environment.pool)),
       kv_(model_.cache, environment.pool),
       scheduler_(options, &kv_),
-      worker_(options, MakeDevice(environment, &inbox_), kDepth,
-              environment.pool->num_blocks()) {
+      worker_(options, environment.executor, environment.pool->num_blocks()) {
+  environment.executor->SetAfterStep({&WakeInbox, &inbox_});
+  token_ids_.reserve(options.max_rows_per_sequence_decoding());
+  logprobs_.reserve(options.max_rows_per_sequence_decoding());
   UpdateLoad();
 }
 
@@ -194,28 +208,74 @@ void LLMEngine::OnCommand(KvTransferEvent& event) {
 bool LLMEngine::CommitDoneSteps() {
   bool busy = false;
   while (WorkerStepState* step = worker_.OldestDone()) {
-    const SchedulerOutput& plan = step->plan;
-    for (const ScheduledRows& rows : plan.rows) CommitRows(rows);
-    for (size_t i = 0; i < plan.samples.size(); ++i) {
-      CommitSample(plan.samples[i], step->sampled.sampleable[i] != 0
-                                        ? &step->sampled.tokens[i]
-                                        : nullptr);
-    }
-    newest_done_ = plan.step;
-    kv_.StepDone(plan.step);
-    ReportStep(*step);
-    worker_.Retire(step);
+    CommitStep(step);
     busy = true;
   }
   return busy;
 }
 
-void LLMEngine::CommitRows(const ScheduledRows& rows) {
+void LLMEngine::CommitStep(WorkerStepState* step) {
+  const absl::Time start = environment_.clock->Now();
+  const size_t width = model_.drafter_hidden_size();
+  uint32_t num_tokens = 0;
+  for (size_t i = 0; i < step->plan.rows.size(); ++i) {
+    const ScheduledRows& rows = step->plan.rows[i];
+    const int32_t sample = step->input.rows[i].sample;
+    if (sample < 0) {
+      CommitRows(rows, nullptr, {});
+      continue;
+    }
+    num_tokens += CommitRows(
+        rows, &step->output.samples[sample],
+        std::span(step->output.hidden).subspan(sample * width, width));
+  }
+  newest_done_ = step->plan.step;
+  kv_.StepDone(newest_done_);
+  ReportStep(*step, num_tokens, environment_.clock->Now() - start);
+  worker_.Retire(step);
+}
+
+uint32_t LLMEngine::CommitRows(const ScheduledRows& rows,
+                               const SampleOutput* drawn,
+                               std::span<const float> hidden) {
   SequenceMetadata* sequence = rows.sequence;
-  if (sequence->generation != rows.generation) return;  // It left meanwhile.
-  sequence->computed_rows += rows.num_rows;
+  if (sequence->generation != rows.generation) return 0;  // It left meanwhile.
+  CountCommitted(rows, drawn);
+  if (sequence->exports()) ReportProgress(sequence);
+  if (drawn == nullptr) return 0;
+
+  uint32_t appended = 0;
+  if (drawn->num_tokens > 0) {
+    if (sequence->phase() == SequencePhase::kPrefilling) LeavePrefill(sequence);
+    appended =
+        AppendTokens(sequence, std::span(drawn->tokens).first(drawn->num_tokens));
+    if (sequence->exports()) PublishTail(*sequence, drawn->tokens[0], hidden);
+  }
+  if (!drawn->sampleable && sequence->generation == rows.generation) {
+    End(sequence, absl::InternalError("the logits are no distribution"));
+  }
+  return appended;
+}
+
+void LLMEngine::CountCommitted(const ScheduledRows& rows,
+                               const SampleOutput* drawn) {
+  SequenceMetadata* sequence = rows.sequence;
   sequence->inflight_rows -= rows.num_rows;
-  if (!sequence->exports()) return;
+  if (rows.source == RowSource::kHost) {
+    sequence->computed_rows += rows.num_rows;
+  } else {
+    // One row a token drawn: the others were of drafts refused.
+    sequence->computed_rows += drawn->num_tokens;
+  }
+  if (drawn == nullptr) return;
+  const bool from_host = rows.source == RowSource::kHost;
+  sequence->total_inflight_tokens -= from_host ? 1 : rows.num_rows;
+  --sequence->inflight_draws;
+  sequence->draft_rates.num_drafts = drawn->num_drafts;
+  sequence->draft_rates.confidence = drawn->draft_probability;
+}
+
+void LLMEngine::ReportProgress(SequenceMetadata* sequence) const {
   const uint32_t computed = sequence->computed_rows;
   const uint32_t readable = computed == sequence->num_tokens()
                                 ? KvCacheManager::BlocksFor(computed)
@@ -225,18 +285,6 @@ void LLMEngine::CommitRows(const ScheduledRows& rows) {
                                            readable);
   }
   sequence->sink->OnProgress(computed);
-}
-
-void LLMEngine::CommitSample(const SampleRow& sample,
-                             const SampledToken* drawn) {
-  SequenceMetadata* sequence = sample.sequence;
-  if (sequence->generation != sample.generation) return;  // It left meanwhile.
-  if (drawn == nullptr) {
-    End(sequence, absl::InternalError("the logits are no distribution"));
-    return;
-  }
-  if (sequence->phase() == SequencePhase::kPrefilling) LeavePrefill(sequence);
-  AppendToken(sequence, *drawn);
 }
 
 void LLMEngine::LeavePrefill(SequenceMetadata* sequence) {
@@ -255,33 +303,54 @@ void LLMEngine::LeavePrefill(SequenceMetadata* sequence) {
   }
 }
 
-void LLMEngine::AppendToken(SequenceMetadata* sequence,
-                            const SampledToken& drawn) {
+uint32_t LLMEngine::AppendTokens(SequenceMetadata* sequence,
+                                 std::span<const SampledToken> drawn) {
   const uint32_t index = sequence->output_tokens();
-  sequence->tokens.push_back(drawn.token_id);
-  sequence->sink->OnTokens(index, {&drawn.token_id, 1}, {&drawn.logprob, 1});
-  if (sequence->exports()) {
-    environment_.transfer->PublishTail(
-        ExportId(sequence->id.value()),
-        EncodeKvTail({{.sample_index = sequence->request.sample_index,
-                       .token_id = drawn.token_id,
-                       .logprob = drawn.logprob}}));
-    return;
+  token_ids_.clear();
+  logprobs_.clear();
+  bool ends = false;
+  for (size_t i = 0; i < drawn.size() && !ends; ++i) {
+    sequence->tokens.push_back(drawn[i].token_id);
+    token_ids_.push_back(drawn[i].token_id);
+    logprobs_.push_back(drawn[i].logprob);
+    ends = FinishReasonOf(*sequence).has_value();
   }
-  if (FinishReasonOf(*sequence).has_value()) {
-    End(sequence, absl::OkStatus());
-  }
+  sequence->sink->OnTokens(index, token_ids_, logprobs_);
+  if (ends && !sequence->exports()) End(sequence, absl::OkStatus());
+  return static_cast<uint32_t>(token_ids_.size());
 }
 
-void LLMEngine::ReportStep(const WorkerStepState& step) const {
+void LLMEngine::PublishTail(const SequenceMetadata& sequence,
+                            const SampledToken& drawn,
+                            std::span<const float> hidden) const {
+  const KvTail tail = {
+      .entries = {{.sample_index = sequence.request.sample_index,
+                   .token_id = drawn.token_id,
+                   .logprob = drawn.logprob}},
+      .hidden = {hidden.begin(), hidden.end()}};
+  environment_.transfer->PublishTail(ExportId(sequence.id.value()),
+                                     EncodeKvTail(tail));
+}
+
+void LLMEngine::ReportStep(const WorkerStepState& step, uint32_t tokens,
+                           absl::Duration commit_time) {
+  const StepOutput& output = step.output;
+  const absl::Time ready = device_busy_until_.value_or(output.device_start);
+  device_busy_until_ = output.device_end;
   if (!environment_.observer) return;
-  environment_.observer(
-      {.prefill = step.plan.type == StepType::kPrefill,
-       .rows = step.plan.num_rows,
-       .sequences = static_cast<uint32_t>(step.plan.rows.size()),
-       .preemptions = step.plan.preemptions,
-       .schedule_time = step.schedule_time,
-       .device_time = step.device_end - step.device_start});
+  StepStats stats = {
+      .prefill = step.plan.type == StepType::kPrefill,
+      .rows = output.num_rows,
+      .sequences = static_cast<uint32_t>(step.plan.rows.size()),
+      .preemptions = step.plan.preemptions,
+      .tokens = tokens,
+      .schedule_time = step.schedule_time,
+      .commit_time = commit_time,
+      .device_time = output.device_end - output.device_start,
+      .device_idle =
+          std::max(absl::ZeroDuration(), output.device_start - ready)};
+  CountDrafts(step, &stats);
+  environment_.observer(stats);
 }
 
 bool LLMEngine::EndLateSequences(absl::Time now) {
@@ -316,7 +385,10 @@ bool LLMEngine::LaunchNextStep(absl::Time turn_start) {
   if (step == nullptr) return false;
   StepId next = newest_launched_;
   scheduler_.Schedule(++next, &step->plan);
-  if (step->plan.empty()) return false;
+  if (step->plan.empty()) {
+    if (worker_.num_in_flight() == 0) device_busy_until_.reset();
+    return false;
+  }
   newest_launched_ = next;
   kv_.StepLaunched(next);
   worker_.LaunchForward(step);
@@ -394,12 +466,10 @@ SequenceMetadata& LLMEngine::Live(SequenceId id) const {
 
 void LLMEngine::UpdateLoad() {
   EngineLoad load;
-  for (const SequenceMetadata* sequence : scheduler_.waiting()) {
-    if (sequence->imports()) continue;
-    load.pending_prefill_tokens += sequence->num_tokens();
-  }
+  load.pending_prefill_tokens = scheduler_.waiting_tokens();
   for (const SequenceMetadata* sequence : scheduler_.running()) {
     load.importing_requests += sequence->phase() == SequencePhase::kImportingKv;
+    load.inflight_tokens += sequence->total_inflight_tokens;
     if (sequence->phase() != SequencePhase::kPrefilling) continue;
     load.pending_prefill_tokens +=
         sequence->num_tokens() - sequence->computed_rows;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,6 @@
 #include "base/clock.h"
 #include "comm/kv_transfer_agent.h"
 #include "engine/deferred_release.h"
-#include "engine/device_stream.h"
 #include "engine/engine_options.h"
 #include "engine/generation_request.h"
 #include "engine/inbox.h"
@@ -28,22 +28,20 @@
 #include "engine/model_runner.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "engine/step_executor.h"
 #include "engine/token_sink.h"
 #include "engine/worker.h"
-#include "kernels/cpu_context.h"
 #include "kernels/sample.h"
 
 namespace baton {
 
 // What the engine works with; borrowed, all outlive it.
 struct EngineEnvironment {
-  ModelRunner* model = nullptr;
-  DeviceStream* stream = nullptr;
+  StepExecutor* executor = nullptr;
   KvPool* pool = nullptr;
   // Null: kPrefill and handles are refused.
   KvTransferAgent* transfer = nullptr;
   const Clock* clock = nullptr;
-  CpuContext cpu = {};  // For the sample kernel.
   std::function<void(const StepStats&)> observer = {};  // May be empty.
 };
 
@@ -111,17 +109,26 @@ class LLMEngine {
   void OnCommand(KvTransferEvent& event);
   void OnExportEnded(const KvExportEnded& event);
   void OnImportEnded(const KvImportEnded& event);
-  absl::StatusOr<SampledToken> ImportedToken(const SequenceMetadata& sequence,
-                                             const KvImportEnded& event) const;
+  absl::StatusOr<SampledToken> TakeTail(const KvImportEnded& event,
+                                        SequenceMetadata* sequence) const;
 
   void StartExport(SequenceMetadata* sequence);
   void StartImport(SequenceMetadata* sequence);
-  void CommitRows(const ScheduledRows& rows);
-  // `drawn`: null if the row was not sampleable.
-  void CommitSample(const SampleRow& sample, const SampledToken* drawn);
+  void CommitStep(WorkerStepState* step);
+  // `drawn`: null where nothing was to be drawn. Returns how many of its tokens
+  // count.
+  uint32_t CommitRows(const ScheduledRows& rows, const SampleOutput* drawn,
+                      std::span<const float> hidden);
+  void CountCommitted(const ScheduledRows& rows, const SampleOutput* drawn);
+  void ReportProgress(SequenceMetadata* sequence) const;
   void LeavePrefill(SequenceMetadata* sequence);
-  void AppendToken(SequenceMetadata* sequence, const SampledToken& drawn);
-  void ReportStep(const WorkerStepState& step) const;
+  // Appends up to the one that ends it; returns how many.
+  uint32_t AppendTokens(SequenceMetadata* sequence,
+                        std::span<const SampledToken> drawn);
+  void PublishTail(const SequenceMetadata& sequence, const SampledToken& drawn,
+                   std::span<const float> hidden) const;
+  void ReportStep(const WorkerStepState& step, uint32_t tokens,
+                  absl::Duration commit_time);
 
   // Ends it as soon as no transfer touches its blocks.
   void End(SequenceMetadata* sequence, absl::Status status);
@@ -156,6 +163,12 @@ class LLMEngine {
   StepId newest_launched_;
   StepId newest_done_;
   uint32_t num_exporting_ = 0;
+  // The end on the device of the newest committed step, while work followed it
+  // without a gap of ours.
+  std::optional<absl::Time> device_busy_until_;
+  // Tokens of one commit, for the sink.
+  std::vector<uint32_t> token_ids_;
+  std::vector<float> logprobs_;
 };
 
 }  // namespace baton

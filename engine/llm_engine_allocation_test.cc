@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "engine/cpu_device_stream.h"
+#include "engine/cpu_step_executor.h"
 #include "engine/llm_engine.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/fake_model_runner.h"
@@ -49,15 +50,17 @@ struct CountingSink final : public TokenSink {
 TEST(LLMEngineAllocationTest, DecodingDoesNotAllocate) {
   // Prompts of 100 tokens fill no block and outgrow no vector in this window.
   constexpr size_t kFrom = 35, kTo = 85;
+  const EngineOptions options;
   FakeModelRunner model({});
   HeapKvPool pool(32, model.info().cache.block_bytes());
   model.BindKvPool(pool.get());
   CpuDeviceStream stream;
   MonotonicClock clock;
-  LLMEngine engine({}, {.model = &model,
-                        .stream = &stream,
-                        .pool = pool.get(),
-                        .clock = &clock});
+  CpuStepExecutor executor(
+      options, {.model = &model, .stream = &stream, .clock = &clock});
+  LLMEngine engine(options, {.executor = &executor,
+                             .pool = pool.get(),
+                             .clock = &clock});
   CountingSink sinks[8];
   for (uint64_t i = 0; i < std::size(sinks); ++i) {
     CHECK_OK(engine.Submit(MakeRequest(i, 100, 100), &sinks[i]));

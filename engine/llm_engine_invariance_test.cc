@@ -152,6 +152,9 @@ FakeRank::Options RandomOptions(std::mt19937_64& random) {
   options.engine.max_batched_tokens =
       options.engine.max_chunk_tokens + random() % 90;
   options.engine.decode_steps_per_prefill = random() % 4;
+  options.engine.pipeline_depth = 1 + random() % 3;
+  options.engine.num_draft_tokens = random() % 2 * (random() % 6);
+  options.model.right_drafts = random() % 257;
   options.model.max_context_tokens = 250;
   options.num_blocks = 4 + random() % 16;
   options.task_time = absl::Microseconds(random() % 3 * 700);

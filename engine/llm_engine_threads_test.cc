@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "comm/loopback_transport.h"
 #include "engine/cpu_device_stream.h"
+#include "engine/cpu_step_executor.h"
 #include "engine/llm_engine.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/fake_model_runner.h"
@@ -75,10 +76,15 @@ class WaitingSink final : public TokenSink {
   Event end_;
 };
 
+const EngineOptions kOptions = {.max_batched_tokens = 64,
+                                .max_chunk_tokens = 40};
+
 class ThreadedRank {
  public:
   ThreadedRank(uint32_t num_blocks, std::unique_ptr<Transport> transport)
       : model_({}),
+        executor_(kOptions,
+                  {.model = &model_, .stream = &stream_, .clock = &clock_}),
         transport_(std::move(transport)),
         pool_(
             transport_
@@ -91,9 +97,8 @@ class ThreadedRank {
                }) {
     model_.BindKvPool(&pool_);
     engine_ = std::make_unique<LLMEngine>(
-        EngineOptions{.max_batched_tokens = 64, .max_chunk_tokens = 40},
-        EngineEnvironment{.model = &model_,
-                          .stream = &stream_,
+        kOptions,
+        EngineEnvironment{.executor = &executor_,
                           .pool = &pool_,
                           .transfer = &agent_,
                           .clock = &clock_});
@@ -136,6 +141,7 @@ class ThreadedRank {
   MonotonicClock clock_;
   FakeModelRunner model_;
   CpuDeviceStream stream_;
+  CpuStepExecutor executor_;
   std::unique_ptr<Transport> transport_;
   KvPool pool_;
   KvTransferAgent agent_;

@@ -80,7 +80,7 @@ void LLMEngine::OnImportEnded(const KvImportEnded& event) {
     Finish(&sequence, sequence.end_status);
     return;
   }
-  const absl::StatusOr<SampledToken> token = ImportedToken(sequence, event);
+  const absl::StatusOr<SampledToken> token = TakeTail(event, &sequence);
   if (!token.ok()) {
     scheduler_.Remove(&sequence);
     kv_.Release(&sequence.kv);
@@ -91,18 +91,20 @@ void LLMEngine::OnImportEnded(const KvImportEnded& event) {
   sequence.computed_rows = sequence.num_tokens();
   kv_.Transition(&sequence.kv, KvRangeState::kOwned);
   sequence.SetPhase(SequencePhase::kDecoding);
-  AppendToken(&sequence, *token);
+  AppendTokens(&sequence, {&*token, 1});
 }
 
-absl::StatusOr<SampledToken> LLMEngine::ImportedToken(
-    const SequenceMetadata& sequence, const KvImportEnded& event) const {
+absl::StatusOr<SampledToken> LLMEngine::TakeTail(
+    const KvImportEnded& event, SequenceMetadata* sequence) const {
   RETURN_IF_ERROR(event.status);
-  ASSIGN_OR_RETURN(const std::vector<KvTailEntry> tail,
-                   DecodeKvTail(event.tail, model_.vocab_size));
-  for (const KvTailEntry& entry : tail) {
-    if (entry.sample_index == sequence.request.sample_index) {
-      return SampledToken{entry.token_id, entry.logprob};
-    }
+  ASSIGN_OR_RETURN(
+      KvTail tail,
+      DecodeKvTail(event.tail, model_.vocab_size,
+                   model_.drafter_hidden_size()));
+  for (const KvTailEntry& entry : tail.entries) {
+    if (entry.sample_index != sequence->request.sample_index) continue;
+    sequence->imported_hidden = std::move(tail.hidden);
+    return SampledToken{entry.token_id, entry.logprob};
   }
   return absl::DataLossError("KV tail: no token for this sample");
 }

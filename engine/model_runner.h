@@ -42,6 +42,8 @@ struct ModelRunnerInfo {
   uint32_t hidden_size = 0;
   // True: Draft works, and the cache has the drafter's rows.
   bool has_drafter = false;
+  // Of the states that a drafter goes on from.
+  uint32_t drafter_hidden_size() const { return has_drafter ? hidden_size : 0; }
   CacheSpec cache;
   std::string fingerprint;
 };

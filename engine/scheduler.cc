@@ -25,45 +25,37 @@ void Erase(std::vector<SequenceMetadata*>& set, SequenceMetadata* sequence) {
   set.erase(place);
 }
 
-// Forgets all computed rows; results of launched ones will be ignored.
-void Forget(SequenceMetadata* sequence) {
-  sequence->computed_rows = 0;
-  sequence->inflight_rows = 0;
-  ++sequence->generation;
-}
-
-// Rows that no launched step has.
-uint32_t RowsToCompute(const SequenceMetadata& sequence) {
+// Rows whose tokens the host knows, and that no launched step has.
+uint32_t HostRows(const SequenceMetadata& sequence) {
+  if (sequence.on_device) return 0;
   return sequence.num_tokens() - sequence.launched_rows();
-}
-
-void PlanRows(SequenceMetadata* sequence, uint32_t num_rows,
-              SchedulerOutput* plan) {
-  const uint32_t first = sequence->launched_rows();
-  plan->rows.push_back({.sequence = sequence,
-                        .generation = sequence->generation,
-                        .first_position = first,
-                        .num_rows = num_rows});
-  plan->num_rows += num_rows;
-  sequence->inflight_rows += num_rows;
-  if (first + num_rows < sequence->num_tokens()) return;
-  plan->samples.push_back(
-      {.sequence = sequence,
-       .generation = sequence->generation,
-       .logits_row = static_cast<uint32_t>(plan->logits_rows.size()),
-       .position = sequence->num_tokens()});
-  plan->logits_rows.push_back(static_cast<int32_t>(plan->num_rows) - 1);
 }
 
 bool HasRowsToPrefill(const SequenceMetadata* sequence) {
   return sequence->phase() == SequencePhase::kPrefilling &&
-         RowsToCompute(*sequence) > 0;
+         HostRows(*sequence) > 0;
 }
 
-// Its newest token is known, and no launched step has its row.
+void CountDraw(SequenceMetadata* sequence, uint32_t max_tokens,
+               uint32_t num_drafts) {
+  sequence->total_inflight_tokens += max_tokens;
+  ++sequence->inflight_draws;
+  sequence->on_device = true;
+  sequence->num_drafts = num_drafts;
+}
+
+// Its newest token is known, here or on the device, and may not be its last.
 bool CanDecode(const SequenceMetadata* sequence) {
-  return sequence->phase() == SequencePhase::kDecoding &&
-         RowsToCompute(*sequence) > 0;
+  if (sequence->exports()) return false;
+  if (!sequence->on_device) {
+    return sequence->phase() == SequencePhase::kDecoding;
+  }
+  return sequence->min_launched_tokens() < sequence->max_total_tokens;
+}
+
+// Tokens to compute here when it is admitted.
+uint32_t TokensToCompute(const SequenceMetadata& sequence) {
+  return sequence.imports() ? 0 : sequence.num_tokens();
 }
 
 }  // namespace
@@ -73,14 +65,20 @@ Scheduler::Scheduler(const EngineOptions& options, KvCacheManager* kv)
   CHECK_GT(options.max_running_requests, 0u);
   CHECK_GT(options.max_chunk_tokens, 0u);
   CHECK_GE(options.max_batched_tokens, options.max_chunk_tokens);
+  CHECK_LE(options.num_draft_tokens, kMaxDraftTokens);
   running_.reserve(options.max_running_requests);
   admitted_.reserve(options.max_running_requests);
+  wishes_.reserve(options.max_running_requests);
+  for (uint32_t i = options.max_running_requests; i > 0; --i) {
+    free_slots_.push_back(i - 1);
+  }
 }
 
 void Scheduler::Enqueue(SequenceMetadata* sequence) {
   CHECK(sequence->phase() == SequencePhase::kWaiting);
   CHECK(waiting_.empty() || waiting_.back()->id < sequence->id);
   waiting_.push_back(sequence);
+  waiting_tokens_ += TokensToCompute(*sequence);
 }
 
 std::span<SequenceMetadata* const> Scheduler::Admit() {
@@ -100,11 +98,20 @@ bool Scheduler::TryAdmit(SequenceMetadata* sequence) {
   const auto growing = std::count_if(
       running_.begin(), running_.end(),
       [](const SequenceMetadata* running) { return !running->exports(); });
-  const uint64_t blocks = KvCacheManager::BlocksFor(sequence->num_tokens());
-  if (blocks + growing > kv_->num_free()) return false;
-  CHECK(kv_->Reserve(&sequence->kv, sequence->num_tokens()));
+  // The drafter has a row of the first token drawn, too.
+  const uint32_t rows =
+      std::min(sequence->num_tokens() +
+                   (drafts() && !sequence->imports() ? 1 : 0),
+               std::max(sequence->end_position(), sequence->num_tokens()));
+  if (KvCacheManager::BlocksFor(rows) + growing > kv_->num_free()) return false;
+  kv_->Prepare(&sequence->kv, sequence->max_total_tokens);
+  sequence->tokens.reserve(sequence->max_total_tokens);
+  CHECK(kv_->Reserve(&sequence->kv, rows));
+  waiting_tokens_ -= TokensToCompute(*sequence);
   sequence->SetPhase(sequence->imports() ? SequencePhase::kImportingKv
                                          : SequencePhase::kPrefilling);
+  sequence->slot = free_slots_.back();
+  free_slots_.pop_back();
   Insert(running_, sequence);
   return true;
 }
@@ -112,8 +119,6 @@ bool Scheduler::TryAdmit(SequenceMetadata* sequence) {
 void Scheduler::Schedule(StepId step, SchedulerOutput* plan) {
   plan->step = step;
   plan->rows.clear();
-  plan->logits_rows.clear();
-  plan->samples.clear();
   plan->num_rows = 0;
   plan->preemptions = 0;
 
@@ -137,40 +142,103 @@ void Scheduler::PlanPrefill(SchedulerOutput* plan) {
     if (!HasRowsToPrefill(sequence)) continue;
     const uint32_t room = options_.max_batched_tokens - plan->num_rows;
     if (room == 0) break;
-    PlanRows(
-        sequence,
-        std::min({RowsToCompute(*sequence), options_.max_chunk_tokens, room}),
-        plan);
     if (sequence->kv.state() == KvRangeState::kReserved) {
       kv_->Transition(&sequence->kv, KvRangeState::kFilling);
     }
+    DecodeWish wish = {.sequence = sequence};
+    const uint32_t num_rows =
+        std::min({HostRows(*sequence), options_.max_chunk_tokens, room});
+    if (num_rows == HostRows(*sequence) && !sequence->exports()) {
+      wish.num_drafts = options_.num_draft_tokens;
+      // A prompt goes without drafts rather than wait for their blocks.
+      if (!Reserve(wish)) wish.num_drafts = 0;
+    }
+    PlanHostRows(wish, num_rows, plan);
   }
 }
 
 void Scheduler::PlanDecode(SchedulerOutput* plan) {
   plan->type = StepType::kDecode;
-  // By index: growing may take younger sequences out behind i.
-  for (size_t i = 0; i < running_.size(); ++i) {
-    SequenceMetadata* sequence = running_[i];
-    if (!CanDecode(sequence)) continue;
-    if (!GrowForNextRow(sequence, plan)) continue;
-    PlanRows(sequence, 1, plan);
+  wishes_.clear();
+  for (SequenceMetadata* sequence : running_) {
+    if (CanDecode(sequence)) wishes_.push_back({.sequence = sequence});
+  }
+  for (DecodeWish& wish : wishes_) {
+    wish.num_drafts = options_.num_draft_tokens;
+    wish.verify = wish.sequence->num_drafts;
+  }
+  for (DecodeWish& wish : wishes_) {
+    // Preempted for an older one of this step.
+    if (wish.sequence->phase() == SequencePhase::kWaiting) continue;
+    if (!Grow(&wish, plan)) continue;
+    if (wish.sequence->on_device) {
+      PlanDeviceRows(wish, plan);
+    } else {
+      PlanHostRows(wish, 1, plan);
+    }
   }
 }
 
-// False: no block for now; it sits this step out and keeps what it has.
-bool Scheduler::GrowForNextRow(SequenceMetadata* sequence,
-                               SchedulerOutput* plan) {
-  const uint32_t rows = sequence->launched_rows() + 1;
-  while (!kv_->Reserve(&sequence->kv, rows)) {
-    // Blocks that a step in flight still holds will be free soon.
+// Rows whose tokens the host knows. Behind the last of them it draws.
+void Scheduler::PlanHostRows(const DecodeWish& wish, uint32_t num_rows,
+                             SchedulerOutput* plan) {
+  SequenceMetadata* sequence = wish.sequence;
+  const uint32_t first = sequence->launched_rows();
+  const bool draws = first + num_rows == sequence->num_tokens();
+  plan->rows.push_back({.sequence = sequence,
+                        .generation = sequence->generation,
+                        .source = RowSource::kHost,
+                        .first_position = first,
+                        .num_rows = num_rows,
+                        .draws = draws,
+                        .num_drafts = draws ? wish.num_drafts : 0});
+  plan->num_rows += num_rows;
+  sequence->inflight_rows += num_rows;
+  if (draws) CountDraw(sequence, 1, wish.num_drafts);
+}
+
+// Rows of the newest token and its drafts, whatever they will be.
+void Scheduler::PlanDeviceRows(const DecodeWish& wish, SchedulerOutput* plan) {
+  SequenceMetadata* sequence = wish.sequence;
+  const uint32_t num_rows = 1 + wish.verify;
+  plan->rows.push_back({.sequence = sequence,
+                        .generation = sequence->generation,
+                        .source = RowSource::kDevice,
+                        .num_rows = num_rows,
+                        .draws = true,
+                        .num_drafts = wish.num_drafts});
+  plan->num_rows += num_rows;
+  sequence->inflight_rows += num_rows;
+  CountDraw(sequence, num_rows, wish.num_drafts);
+}
+
+// False: not in this step. The sequence keeps what it has.
+bool Scheduler::Grow(DecodeWish* wish, SchedulerOutput* plan) {
+  if (Reserve(*wish)) return true;
+  wish->verify = 0;
+  wish->num_drafts = 0;
+  while (!Reserve(*wish)) {
+    // Its steps in flight may draw less than they might, and blocks that a step
+    // in flight still holds will be free soon.
+    if (wish->sequence->inflight_draws > 0) return false;
     if (kv_->num_in(KvRangeState::kQuarantined) > 0) return false;
-    SequenceMetadata* youngest = YoungestBehind(*sequence);
+    SequenceMetadata* youngest = YoungestBehind(*wish->sequence);
     if (youngest == nullptr) return false;
     Preempt(youngest);
     ++plan->preemptions;
   }
   return true;
+}
+
+// Blocks for the rows of the wish's step, the drafter's row of the newest token
+// that it may draw, and the chain behind that.
+bool Scheduler::Reserve(const DecodeWish& wish) {
+  const SequenceMetadata& sequence = *wish.sequence;
+  const uint32_t drafter_rows = drafts() ? std::max(wish.num_drafts, 1u) : 0;
+  const uint32_t rows =
+      sequence.max_launched_tokens() + wish.verify + drafter_rows;
+  return kv_->Reserve(&wish.sequence->kv,
+                      std::min(rows, sequence.end_position()));
 }
 
 // The youngest sequence that is younger than this one and may be preempted.
@@ -193,16 +261,32 @@ void Scheduler::Preempt(SequenceMetadata* sequence) {
   CHECK(CanPreempt(*sequence));
   Erase(running_, sequence);
   kv_->Release(&sequence->kv);
-  Forget(sequence);
+  LeaveDevice(sequence);
+  sequence->computed_rows = 0;
   sequence->SetPhase(SequencePhase::kWaiting);
   Insert(waiting_, sequence);
+  waiting_tokens_ += TokensToCompute(*sequence);
 }
 
 void Scheduler::Remove(SequenceMetadata* sequence) {
-  const bool waits = sequence->phase() == SequencePhase::kWaiting;
-  Erase(waits ? waiting_ : running_, sequence);
-  ++sequence->generation;
+  if (sequence->phase() == SequencePhase::kWaiting) {
+    Erase(waiting_, sequence);
+    waiting_tokens_ -= TokensToCompute(*sequence);
+  } else {
+    Erase(running_, sequence);
+    LeaveDevice(sequence);
+  }
+}
+
+// Its slot may be given at once: steps launched from now on come later.
+void Scheduler::LeaveDevice(SequenceMetadata* sequence) {
+  free_slots_.push_back(sequence->slot);
   sequence->inflight_rows = 0;
+  sequence->total_inflight_tokens = 0;
+  sequence->inflight_draws = 0;
+  sequence->on_device = false;
+  sequence->num_drafts = 0;
+  ++sequence->generation;
 }
 
 void Scheduler::CheckInvariants() const {
@@ -221,10 +305,15 @@ void Scheduler::CheckInvariants() const {
     CHECK(sequence->phase() == SequencePhase::kPrefilling ||
           sequence->phase() == SequencePhase::kDecoding ||
           sequence->phase() == SequencePhase::kImportingKv);
-    CHECK_LE(sequence->launched_rows(), sequence->num_tokens());
-    CHECK_LE(sequence->launched_rows(),
+    CHECK_LE(std::min(sequence->launched_rows(), sequence->end_position()),
              sequence->kv.blocks().size() * CacheSpec::kBlockTokens);
+    CHECK_LE(sequence->inflight_draws, options_.pipeline_depth);
+    if (!sequence->on_device) {
+      CHECK_EQ(sequence->total_inflight_tokens, 0u);
+      CHECK_LE(sequence->launched_rows(), sequence->num_tokens());
+    }
   }
+  CHECK_EQ(free_slots_.size() + running_.size(), options_.max_running_requests);
 }
 
 }  // namespace baton

@@ -16,10 +16,12 @@ namespace baton {
 // Pure: no clock, no I/O; the same calls give the same plans. Owned by the
 // engine. Continuous batching, first come first served:
 // - A prompt enters when its whole KV fits, and is computed in chunks.
-// - Decoding sequences take blocks as they grow. When none is free, the
-//   youngest sequence goes back to the queue, its KV forgotten, so the oldest
-//   always goes on. Exports and imports are never preempted: their transfer
-//   ends by itself.
+// - Steps in flight are counted in full: a plan reserves blocks for every token
+//   that they may draw and every draft that they may make.
+// - Decoding sequences take blocks as they grow. When none is free, they go
+//   without drafts, then wait for their steps in flight; then the youngest
+//   sequence goes back to the queue, its KV forgotten, so the oldest always goes
+//   on. Exports and imports are never preempted: their transfer ends by itself.
 // - A step is of one type. While both kinds of work wait,
 //   decode_steps_per_prefill decode steps follow each prefill step.
 class Scheduler {
@@ -47,18 +49,33 @@ class Scheduler {
   // phase is the caller's to change. REQUIRES: it is in one of the two.
   void Remove(SequenceMetadata* sequence);
 
+  // Tokens of the queue whose rows are to be computed here.
+  uint64_t waiting_tokens() const { return waiting_tokens_; }
   std::span<SequenceMetadata* const> waiting() const { return waiting_; }
   std::span<SequenceMetadata* const> running() const { return running_; }
 
   void CheckInvariants() const;
 
  private:
+  // What a sequence's next decode step is to do.
+  struct DecodeWish {
+    SequenceMetadata* sequence = nullptr;
+    uint32_t verify = 0;      // Drafts that the slot holds.
+    uint32_t num_drafts = 0;  // To make.
+  };
+
   bool TryAdmit(SequenceMetadata* sequence);
   void PlanPrefill(SchedulerOutput* plan);
   void PlanDecode(SchedulerOutput* plan);
-  bool GrowForNextRow(SequenceMetadata* sequence, SchedulerOutput* plan);
+  void PlanHostRows(const DecodeWish& wish, uint32_t num_rows,
+                    SchedulerOutput* plan);
+  void PlanDeviceRows(const DecodeWish& wish, SchedulerOutput* plan);
+  bool Grow(DecodeWish* wish, SchedulerOutput* plan);
+  bool Reserve(const DecodeWish& wish);
+  void LeaveDevice(SequenceMetadata* sequence);
   SequenceMetadata* YoungestBehind(const SequenceMetadata& sequence) const;
   bool PrefillIsDue() const;
+  bool drafts() const { return options_.num_draft_tokens > 0; }
 
   const EngineOptions options_;
   KvCacheManager* const kv_;
@@ -66,7 +83,11 @@ class Scheduler {
   std::vector<SequenceMetadata*> waiting_;
   std::vector<SequenceMetadata*> running_;
   std::vector<SequenceMetadata*> admitted_;
+  std::vector<uint32_t> free_slots_;
+  uint64_t waiting_tokens_ = 0;
   uint32_t decode_steps_since_prefill_ = 0;
+  // Of the decode step being planned.
+  std::vector<DecodeWish> wishes_;
 };
 
 }  // namespace baton

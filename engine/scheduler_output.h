@@ -7,6 +7,7 @@
 
 #include "engine/ids.h"
 #include "engine/sequence.h"
+#include "engine/step_io.h"
 
 namespace baton {
 
@@ -15,18 +16,15 @@ enum class StepType { kPrefill, kDecode };
 // Consecutive rows of one sequence.
 struct ScheduledRows {
   SequenceMetadata* sequence = nullptr;
-  uint32_t generation = 0;      // Of the sequence when launched.
-  uint32_t first_position = 0;  // Absolute.
+  uint32_t generation = 0;  // Of the sequence when launched.
+  RowSource source = RowSource::kHost;
+  uint32_t first_position = 0;  // kHost: absolute. kDevice: the device knows.
+  // kHost: exactly. kDevice: at most: the newest token and the drafts to
+  // verify.
   uint32_t num_rows = 0;
-};
-
-// One token to draw. It names its row of logits, so that one prompt can start
-// several samples, and a step can give logits without sampling.
-struct SampleRow {
-  SequenceMetadata* sequence = nullptr;
-  uint32_t generation = 0;
-  uint32_t logits_row = 0;  // Index into SchedulerOutput::logits_rows.
-  uint32_t position = 0;    // Of the token drawn.
+  // Draws the token behind its last row; from kDevice, behind each row.
+  bool draws = false;
+  uint32_t num_drafts = 0;  // To make behind the draw.
 };
 
 // Immutable once scheduled. Reused from step to step, so that planning does not
@@ -36,9 +34,7 @@ struct SchedulerOutput {
   StepId step;
   StepType type = StepType::kDecode;
   std::vector<ScheduledRows> rows;
-  std::vector<int32_t> logits_rows;  // Rows of the batch whose logits count.
-  std::vector<SampleRow> samples;
-  uint32_t num_rows = 0;  // Over all sequences.
+  uint32_t num_rows = 0;  // Over all sequences, at most.
   uint32_t preemptions = 0;
 
   bool empty() const { return rows.empty(); }

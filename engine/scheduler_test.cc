@@ -46,6 +46,7 @@ class SchedulerTest : public testing::TestWithParam<int> {
         std::move(request), nullptr, absl::UnixEpoch()));
     SequenceMetadata* sequence = sequences_.back().get();
     sequence->id = SequenceId(sequences_.size());
+    sequence->max_total_tokens = 10000;
     scheduler_->Enqueue(sequence);
     return sequence;
   }
@@ -68,12 +69,17 @@ class SchedulerTest : public testing::TestWithParam<int> {
     for (const ScheduledRows& planned : plan_.rows) {
       SequenceMetadata* sequence = planned.sequence;
       EXPECT_EQ(planned.generation, sequence->generation);
-      rows.push_back(
-          {sequence->id.value(), planned.first_position, planned.num_rows});
+      const uint32_t first = planned.source == RowSource::kHost
+                                 ? planned.first_position
+                                 : sequence->computed_rows;
+      EXPECT_EQ(first, sequence->computed_rows);
+      rows.push_back({sequence->id.value(), first, planned.num_rows});
       sequence->computed_rows += planned.num_rows;
       sequence->inflight_rows -= planned.num_rows;
     }
-    for (const SampleRow& sample : plan_.samples) Sampled(sample.sequence);
+    for (const ScheduledRows& planned : plan_.rows) {
+      if (planned.draws) Sampled(planned.sequence);
+    }
     return rows;
   }
 
@@ -86,6 +92,9 @@ class SchedulerTest : public testing::TestWithParam<int> {
       sequence->SetPhase(SequencePhase::kDecoding);
     }
     sequence->tokens.push_back(1);
+    if (sequence->phase() != SequencePhase::kDecoding) return;
+    --sequence->inflight_draws;
+    --sequence->total_inflight_tokens;
   }
 
   void Finish(SequenceMetadata* sequence) {
@@ -109,12 +118,10 @@ TEST_F(SchedulerTest, APromptIsComputedInChunksAndSamplesOnce) {
   Add(9);
   EXPECT_EQ(Admit(), std::vector<uint64_t>{1});
   EXPECT_EQ(Step(), (Rows{{1, 0, 4}}));
-  EXPECT_TRUE(plan_.samples.empty());
+  EXPECT_FALSE(plan_.rows[0].draws);
   EXPECT_EQ(Step(), (Rows{{1, 4, 4}}));
   EXPECT_EQ(Step(), (Rows{{1, 8, 1}}));
-  ASSERT_EQ(plan_.samples.size(), 1u);
-  EXPECT_EQ(plan_.samples[0].position, 9u);
-  EXPECT_EQ(plan_.logits_rows, std::vector<int32_t>{0});
+  EXPECT_TRUE(plan_.rows[0].draws);
   EXPECT_EQ(Step(), (Rows{{1, 9, 1}}));
   EXPECT_EQ(plan_.type, StepType::kDecode);
 }
@@ -124,9 +131,9 @@ TEST_F(SchedulerTest, TheTokenBudgetIsSharedOldestFirst) {
   Add(7), Add(3), Add(5);
   Admit();
   EXPECT_EQ(Step(), (Rows{{1, 0, 6}, {2, 0, 3}, {3, 0, 1}}));
-  // Rows 5 and 8 of the batch are no ends of prompts but the second's.
-  EXPECT_EQ(plan_.logits_rows, std::vector<int32_t>{8});
-  EXPECT_EQ(plan_.samples[0].sequence->id, SequenceId(2));
+  EXPECT_FALSE(plan_.rows[0].draws);
+  EXPECT_TRUE(plan_.rows[1].draws);
+  EXPECT_FALSE(plan_.rows[2].draws);
 }
 
 TEST_F(SchedulerTest, LongPromptsAndDecodesTakeTurns) {

@@ -19,6 +19,7 @@ SequenceMetadata::SequenceMetadata(GenerationRequest from, TokenSink* to,
     : request(std::move(from)),
       sink(to),
       submit_time(now),
+      num_tokens_at_submit(static_cast<uint32_t>(request.token_ids.size())),
       tokens(std::move(request.token_ids)) {}
 
 void SequenceMetadata::SetPhase(SequencePhase to) {

@@ -13,6 +13,7 @@
 #include "engine/ids.h"
 #include "engine/kv_block_range.h"
 #include "engine/token_sink.h"
+#include "engine/verification_planner.h"
 
 namespace baton {
 
@@ -69,6 +70,7 @@ struct SequenceMetadata {
   GenerationRequest request;
   TokenSink* const sink;
   const absl::Time submit_time;
+  const uint32_t num_tokens_at_submit;
 
   // Set once, when it reaches the engine thread.
   SequenceId id;
@@ -77,12 +79,23 @@ struct SequenceMetadata {
 
   std::vector<uint32_t> tokens;  // Prompt and generated; committed.
   uint32_t computed_rows = 0;    // Rows [0, computed) are committed...
-  uint32_t inflight_rows = 0;    // ...and as many behind them launched.
+  uint32_t inflight_rows = 0;    // ...and at most as many behind them launched.
+  // Tokens that launched steps draw: at most, and at least.
+  uint32_t total_inflight_tokens = 0;
+  uint32_t inflight_draws = 0;
+  // While it runs: its place in the device's memory.
+  uint32_t slot = 0;
+  // A launched step draws its newest token, or has: the slot knows it.
+  bool on_device = false;
+  uint32_t num_drafts = 0;  // At most, that the newest launched step makes.
+  DraftRates draft_rates;   // Of the newest committed one.
   // Counts its departures from the running set: a launched row of an older
   // generation is ignored.
   uint32_t generation = 0;
   KvBlockRange kv;
   bool imported = false;    // The handle's KV has come; never asked for again.
+  // [hidden_size], with `imported` and a drafter: of the prompt's last position.
+  std::vector<float> imported_hidden;
   absl::Status end_status;  // In kEnding: what the sink will be told.
   RequestActivity ended_in = RequestActivity::kQueued;
 
@@ -101,6 +114,18 @@ struct SequenceMetadata {
     return num_tokens() - request.original_prompt_tokens;
   }
   uint32_t launched_rows() const { return computed_rows + inflight_rows; }
+  // When all that is launched is committed, if it has not ended: its length is
+  // at most, and at least.
+  uint32_t max_launched_tokens() const {
+    return num_tokens() + total_inflight_tokens;
+  }
+  uint32_t min_launched_tokens() const {
+    return num_tokens() + inflight_draws;
+  }
+  // Positions from here on never have a row: the last token needs none.
+  uint32_t end_position() const {
+    return exports() ? num_tokens_at_submit : max_total_tokens - 1;
+  }
   bool exports() const { return request.mode == RequestMode::kPrefill; }
   // Waits for a transfer, not for steps, to fill its blocks.
   bool imports() const { return request.kv_handle.has_value() && !imported; }

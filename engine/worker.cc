@@ -1,6 +1,6 @@
 #include "engine/worker.h"
 
-#include <utility>
+#include <algorithm>
 
 #include "base/logging.h"
 #include "engine/kv_cache_manager.h"
@@ -13,136 +13,127 @@ void SetState(WorkerStepState* step, StepState to) {
   step->state = to;
 }
 
+void AddTokens(const ScheduledRows& rows, StepInput* input, StepRows* to) {
+  to->first_token = static_cast<uint32_t>(input->token_ids.size());
+  if (rows.source == RowSource::kDevice) return;
+  const auto first = rows.sequence->tokens.begin() + rows.first_position;
+  input->token_ids.insert(input->token_ids.end(), first, first + rows.num_rows);
+}
+
+void AddBlocks(const SequenceMetadata& sequence, StepInput* input,
+               StepRows* to) {
+  to->first_block = static_cast<uint32_t>(input->block_tables.size());
+  CHECK_LE(input->block_tables.size() + sequence.kv.blocks().size(),
+           input->block_tables.capacity());
+  for (BlockId block : sequence.kv.blocks()) {
+    input->block_tables.push_back(block.value());
+  }
+}
+
+void AddSample(const ScheduledRows& rows, StepInput* input, StepRows* to) {
+  if (!rows.draws) return;
+  const SequenceMetadata& sequence = *rows.sequence;
+  const SamplingParams& sampling = sequence.request.sampling;
+  SampleInput sample;
+  sample.params = {.temperature = sampling.temperature,
+                   .top_p = sampling.top_p,
+                   .min_p = sampling.min_p,
+                   .top_k = sampling.top_k,
+                   .seed = sampling.seed,
+                   .sample_index = sequence.request.sample_index};
+  sample.wants_hidden = sequence.exports();
+  to->sample = static_cast<int32_t>(input->samples.size());
+  input->samples.push_back(sample);
+}
+
+void BuildInput(const SchedulerOutput& plan, StepInput* input) {
+  input->token_ids.clear();
+  input->block_tables.clear();
+  input->rows.clear();
+  input->samples.clear();
+  input->counted_ids.clear();
+  for (const ScheduledRows& rows : plan.rows) {
+    const SequenceMetadata& sequence = *rows.sequence;
+    StepRows to = {.slot = sequence.slot,
+                   .source = rows.source,
+                   .first_position = rows.first_position,
+                   .num_rows = rows.num_rows,
+                   .end_position = sequence.end_position(),
+                   .num_drafts = rows.num_drafts};
+    AddTokens(rows, input, &to);
+    AddBlocks(sequence, input, &to);
+    AddSample(rows, input, &to);
+    if (!sequence.imported_hidden.empty() &&
+        rows.first_position == sequence.num_tokens_at_submit) {
+      to.hidden = sequence.imported_hidden.data();
+    }
+    input->rows.push_back(to);
+  }
+}
+
 }  // namespace
 
-Worker::Worker(const EngineOptions& options, const Device& device, int depth,
+Worker::Worker(const EngineOptions& options, StepExecutor* executor,
                uint32_t pool_blocks)
-    : device_(device) {
-  for (int i = 0; i < depth; ++i) {
-    auto slot = std::make_unique<Slot>();
-    slot->device = &device_;
-    WorkerStepState& step = slot->step;
-    const uint32_t sequences = options.max_running_requests;
-    step.plan.rows.reserve(sequences);
-    step.plan.logits_rows.reserve(sequences);
-    step.plan.samples.reserve(sequences);
-    step.token_ids.reserve(options.max_rows());
-    step.positions.reserve(options.max_rows());
-    step.sequences.reserve(sequences);
-    step.block_tables.reserve(pool_blocks);
-    step.sample_params.reserve(sequences);
-    step.logits.resize(size_t{options.max_logits_rows()} *
-                       device_.model->info().vocab_size);
-    step.sampled.tokens.reserve(sequences);
-    step.sampled.sampleable.reserve(sequences);
-    ring_.push_back(std::move(slot));
+    : executor_(executor) {
+  CHECK(options.pipeline_depth >= 1 &&
+        options.pipeline_depth <= kMaxPipelineDepth);
+  const uint32_t sequences = options.max_running_requests;
+  const size_t tokens =
+      size_t{sequences} * options.max_rows_per_sequence_decoding();
+  for (uint32_t i = 0; i < options.pipeline_depth; ++i) {
+    auto step = std::make_unique<WorkerStepState>();
+    step->plan.rows.reserve(sequences);
+    step->input.token_ids.reserve(options.max_rows());
+    step->input.block_tables.reserve(pool_blocks);
+    step->input.rows.reserve(sequences);
+    step->input.samples.reserve(sequences);
+    step->output.samples.resize(sequences);
+    step->output.top.resize(tokens * kMaxTopLogprobs);
+    step->output.hidden.resize(size_t{sequences} *
+                               executor->info().drafter_hidden_size());
+    ring_.push_back(std::move(step));
   }
 }
 
 Worker::~Worker() { CHECK(idle()); }
 
-bool Worker::idle() const {
-  return num_in_flight_ == 0 && device_.stream->HasFired(newest_event_);
-}
+bool Worker::idle() const { return num_in_flight_ == 0 && executor_->idle(); }
 
 WorkerStepState* Worker::NextStep() {
   const int depth = static_cast<int>(ring_.size());
   if (num_in_flight_ == depth) return nullptr;
-  return &ring_[(oldest_ + num_in_flight_) % depth]->step;
+  return ring_[(oldest_ + num_in_flight_) % depth].get();
 }
 
 void Worker::LaunchForward(WorkerStepState* step) {
   SetState(step, StepState::kForwarded);
-  CopyInputs(step);
-  device_.stream->Enqueue({&Worker::RunForward, SlotOf(step)});
+  BuildInput(step->plan, &step->input);
+  executor_->LaunchForward(&step->input, &step->output);
   ++num_in_flight_;
 }
 
 void Worker::LaunchSample(WorkerStepState* step) {
   SetState(step, StepState::kSampled);
-  BuildSampleParams(step->plan.samples, &step->sample_params);
-  device_.stream->Enqueue({&Worker::RunSample, SlotOf(step)});
-  step->sample_event = device_.stream->RecordEvent();
-  if (device_.after_step.run != nullptr) {
-    device_.stream->Enqueue(device_.after_step);
-  }
-  newest_event_ = device_.stream->RecordEvent();
+  step->sample_event = executor_->LaunchSample(&step->input, &step->output);
 }
 
 const WorkerStepState& Worker::in_flight(int i) const {
   CHECK_LT(i, num_in_flight_);
-  return ring_[(oldest_ + i) % ring_.size()]->step;
+  return *ring_[(oldest_ + i) % ring_.size()];
 }
 
 WorkerStepState* Worker::OldestDone() {
   if (num_in_flight_ == 0) return nullptr;
-  WorkerStepState* step = &ring_[oldest_]->step;
-  return device_.stream->HasFired(step->sample_event) ? step : nullptr;
+  WorkerStepState* step = ring_[oldest_].get();
+  return executor_->HasFired(step->sample_event) ? step : nullptr;
 }
 
 void Worker::Retire(WorkerStepState* step) {
-  CHECK(num_in_flight_ > 0 && step == &ring_[oldest_]->step);
+  CHECK(num_in_flight_ > 0 && step == ring_[oldest_].get());
   SetState(step, StepState::kFree);
   oldest_ = (oldest_ + 1) % static_cast<int>(ring_.size());
   --num_in_flight_;
-}
-
-void Worker::CopyInputs(WorkerStepState* step) {
-  step->token_ids.clear();
-  step->positions.clear();
-  step->block_tables.clear();
-  step->sequences.clear();
-  for (const ScheduledRows& rows : step->plan.rows) {
-    const SequenceMetadata& sequence = *rows.sequence;
-    SequenceRows view;
-    view.first_row = static_cast<int32_t>(step->token_ids.size());
-    view.num_rows = static_cast<int32_t>(rows.num_rows);
-    view.block_table = step->block_tables.data() + step->block_tables.size();
-    step->sequences.push_back(view);
-    const uint32_t end = rows.first_position + rows.num_rows;
-    for (uint32_t i = rows.first_position; i < end; ++i) {
-      step->token_ids.push_back(sequence.tokens[i]);
-      step->positions.push_back(static_cast<int32_t>(i));
-    }
-    const uint32_t blocks = KvCacheManager::BlocksFor(end);
-    CHECK_LE(step->block_tables.size() + blocks, step->block_tables.capacity());
-    for (uint32_t i = 0; i < blocks; ++i) {
-      step->block_tables.push_back(sequence.kv.blocks()[i].value());
-    }
-  }
-}
-
-Worker::Slot* Worker::SlotOf(const WorkerStepState* step) const {
-  for (const std::unique_ptr<Slot>& slot : ring_) {
-    if (&slot->step == step) return slot.get();
-  }
-  LOG(FATAL) << "no step of this worker";
-  return nullptr;
-}
-
-void Worker::RunForward(void* argument) {
-  Slot* slot = static_cast<Slot*>(argument);
-  WorkerStepState& step = slot->step;
-  step.device_start = slot->device->clock->Now();
-  slot->device->model->Forward({.token_ids = step.token_ids,
-                                .positions = step.positions,
-                                .sequences = step.sequences,
-                                .logits_rows = step.plan.logits_rows},
-                               LogitsOf(slot));
-}
-
-void Worker::RunSample(void* argument) {
-  Slot* slot = static_cast<Slot*>(argument);
-  WorkerStepState& step = slot->step;
-  DrawTokens(slot->device->cpu, LogitsOf(slot), step.plan.samples,
-             step.sample_params, &step.sampled);
-  step.device_end = slot->device->clock->Now();
-}
-
-MatrixView<float> Worker::LogitsOf(Slot* slot) {
-  return Dense(slot->step.logits.data(),
-               static_cast<int>(slot->step.plan.logits_rows.size()),
-               static_cast<int>(slot->device->model->info().vocab_size));
 }
 
 }  // namespace baton

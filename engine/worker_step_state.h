@@ -2,15 +2,10 @@
 #ifndef BATON_ENGINE_WORKER_STEP_STATE_H_
 #define BATON_ENGINE_WORKER_STEP_STATE_H_
 
-#include <cstdint>
-#include <vector>
-
 #include "absl/time/time.h"
 #include "engine/device_stream.h"
-#include "engine/model_runner.h"
-#include "engine/sampler.h"
 #include "engine/scheduler_output.h"
-#include "kernels/sample.h"
+#include "engine/step_io.h"
 
 namespace baton {
 
@@ -44,19 +39,8 @@ struct WorkerStepState {
   SchedulerOutput plan;
   DeviceEvent sample_event;
   absl::Duration schedule_time;
-
-  // Input.
-  std::vector<uint32_t> token_ids;     // [rows]
-  std::vector<int32_t> positions;      // [rows]
-  std::vector<uint32_t> block_tables;  // All sequences', one after the other.
-  std::vector<SequenceRows> sequences;
-  std::vector<SampleParams> sample_params;  // [samples]
-
-  // Output.
-  std::vector<float> logits;  // [logits rows, vocabulary]
-  SamplerOutput sampled;
-  absl::Time device_start;
-  absl::Time device_end;
+  StepInput input;
+  StepOutput output;
 };
 
 }  // namespace baton

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/cpu_device_stream.h"
+#include "engine/cpu_step_executor.h"
 #include "engine/kv_cache_manager.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/fake_model_runner.h"
@@ -28,6 +29,11 @@ TEST(WorkerStepStateTest, ExactlyTheseTransitionsAreLegal) {
   }
 }
 
+const EngineOptions kOptions = {.max_running_requests = 2,
+                                .max_batched_tokens = 8,
+                                .max_chunk_tokens = 8,
+                                .pipeline_depth = 2};
+
 // Two steps deep, over one sequence of three tokens.
 class WorkerTest : public testing::Test {
  protected:
@@ -35,32 +41,30 @@ class WorkerTest : public testing::Test {
       : model_({}),
         pool_(4, model_.info().cache.block_bytes()),
         kv_(model_.info().cache, pool_.get()),
-        worker_({.max_running_requests = 2, .max_batched_tokens = 8},
-                {.model = &model_, .stream = &stream_, .clock = &clock_}, 2,
-                4) {
+        executor_(kOptions,
+                  {.model = &model_, .stream = &stream_, .clock = &clock_}),
+        worker_(kOptions, &executor_, 4) {
+    executor_.SetAfterStep({[](void*) {}, nullptr});
     model_.BindKvPool(pool_.get());
     GenerationRequest request;
     request.token_ids = {1, 2, 3};
     request.sampling.temperature = 0;
     sequence_ = std::make_unique<SequenceMetadata>(std::move(request), nullptr,
                                                    absl::UnixEpoch());
+    sequence_->max_total_tokens = 8;
     CHECK(kv_.Reserve(&sequence_->kv, 3));
   }
   ~WorkerTest() override { kv_.Release(&sequence_->kv); }
 
-  WorkerStepState* Launch(uint32_t first, uint32_t count, bool sample) {
+  WorkerStepState* Launch(uint32_t first, uint32_t count, bool draws) {
     WorkerStepState* step = worker_.NextStep();
     if (step == nullptr) return nullptr;
     step->plan = SchedulerOutput();
     step->plan.rows.push_back({.sequence = sequence_.get(),
                                .first_position = first,
-                               .num_rows = count});
+                               .num_rows = count,
+                               .draws = draws});
     step->plan.num_rows = count;
-    if (sample) {
-      step->plan.samples.push_back(
-          {.sequence = sequence_.get(), .position = first + count});
-      step->plan.logits_rows.push_back(static_cast<int32_t>(count) - 1);
-    }
     worker_.LaunchForward(step);
     worker_.LaunchSample(step);
     return step;
@@ -77,6 +81,7 @@ class WorkerTest : public testing::Test {
   HeapKvPool pool_;
   KvCacheManager kv_;
   std::unique_ptr<SequenceMetadata> sequence_;
+  CpuStepExecutor executor_;
   Worker worker_;
 };
 
@@ -102,25 +107,25 @@ TEST_F(WorkerTest, StepsAreDoneInTheOrderOfTheirLaunch) {
 TEST_F(WorkerTest, ChunksGiveTheTokenOfTheWhole) {
   WorkerStepState* step = Launch(0, 3, true);
   PollAll();
-  const uint32_t whole = step->sampled.tokens.at(0).token_id;
+  const uint32_t whole = step->output.samples.at(0).tokens[0].token_id;
   worker_.Retire(step);
   worker_.Retire((Launch(0, 2, false), PollAll(), worker_.OldestDone()));
   step = Launch(2, 1, true);
   PollAll();
-  EXPECT_EQ(step->sampled.tokens.at(0).token_id, whole);
+  EXPECT_EQ(step->output.samples.at(0).tokens[0].token_id, whole);
   worker_.Retire(step);
 }
 
 TEST_F(WorkerTest, AStepReadsNothingThatTheEngineChangesAfterItsLaunch) {
   WorkerStepState* step = Launch(0, 3, true);
   PollAll();
-  const uint32_t token = step->sampled.tokens.at(0).token_id;
+  const uint32_t token = step->output.samples.at(0).tokens[0].token_id;
   worker_.Retire(step);
   step = Launch(0, 3, true);
   sequence_->tokens.assign(3, 9);
   sequence_->tokens.shrink_to_fit();
   PollAll();
-  EXPECT_EQ(step->sampled.tokens.at(0).token_id, token);
+  EXPECT_EQ(step->output.samples.at(0).tokens[0].token_id, token);
   worker_.Retire(step);
 }
 

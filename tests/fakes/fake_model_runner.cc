@@ -1,6 +1,7 @@
 #include "tests/fakes/fake_model_runner.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "base/logging.h"
@@ -17,57 +18,103 @@ uint64_t Mix(uint64_t value) {
   return value ^ (value >> 31);
 }
 
+constexpr uint32_t kHiddenSize = 4;
+
 }  // namespace
 
 FakeModelRunner::FakeModelRunner(const Options& options) : options_(options) {
   CHECK_EQ(options.bytes_per_token % sizeof(uint64_t), 0u);
   info_.vocab_size = options.vocab_size;
   info_.max_context_tokens = options.max_context_tokens;
+  info_.hidden_size = kHiddenSize;
+  info_.has_drafter = options.drafter;
   info_.cache.groups = {{"rows", options.bytes_per_token}};
+  if (options.drafter) {
+    info_.cache.groups.push_back({"drafter", options.bytes_per_token});
+  }
   info_.fingerprint = "fake";
 }
 
 void FakeModelRunner::Forward(const ForwardBatch& batch,
-                              MatrixView<float> logits) {
-  CHECK_EQ(batch.token_ids.size(), batch.positions.size());
-  CHECK_LE(static_cast<int>(batch.token_ids.size()), options_.max_rows);
-  CHECK_LE(static_cast<int>(batch.logits_rows.size()),
-           options_.max_logits_rows);
-  CHECK_EQ(logits.rows, static_cast<int>(batch.logits_rows.size()));
+                              const ForwardOutput& output) {
+  CheckBatch(batch, output);
   ++num_steps_;
   num_rows_ += batch.token_ids.size();
   for (const SequenceRows& sequence : batch.sequences) {
     const int32_t end = sequence.first_row + sequence.num_rows;
     for (int32_t row = sequence.first_row; row < end; ++row) {
-      WriteRow(sequence, batch.positions[row], batch.token_ids[row]);
+      const int32_t position = batch.positions[row];
+      WriteRow(Group::kModel, sequence, position, batch.token_ids[row]);
+      if (output.hidden.data == nullptr) continue;
+      WriteHidden(RowHash(Group::kModel, sequence, position),
+                  output.hidden.row(row));
     }
-    for (int i = 0; i < logits.rows; ++i) {
+    for (int i = 0; i < output.logits.rows; ++i) {
       const int32_t row = batch.logits_rows[i];
       if (row < sequence.first_row || row >= end) continue;
-      uint64_t hash = 0;
-      for (int32_t p = 0; p <= batch.positions[row]; ++p) {
-        hash = Mix(hash ^ RowHash(sequence, p));
-      }
-      WriteLogits(hash, logits.row(i));
+      float* logits = output.logits.row(i);
+      WriteLogits(SequenceHash(Group::kModel, sequence, batch.positions[row]),
+                  logits);
       if (batch.token_ids[row] == options_.poison_token) {
-        logits.row(i)[0] = std::numeric_limits<float>::quiet_NaN();
+        logits[0] = std::numeric_limits<float>::quiet_NaN();
       }
     }
   }
 }
 
-uint64_t* FakeModelRunner::RowBytes(const SequenceRows& sequence,
+void FakeModelRunner::Draft(const ForwardBatch& batch,
+                            MatrixView<const float> hidden,
+                            const ForwardOutput& output) {
+  CHECK(info_.has_drafter);
+  CheckBatch(batch, output);
+  CHECK_EQ(hidden.rows, static_cast<int>(batch.token_ids.size()));
+  for (const SequenceRows& sequence : batch.sequences) {
+    const int32_t end = sequence.first_row + sequence.num_rows;
+    for (int32_t row = sequence.first_row; row < end; ++row) {
+      const int32_t position = batch.positions[row];
+      CHECK_GE(position, 1);
+      const Group before = position == 1 ? Group::kModel : Group::kDrafter;
+      CheckHidden(RowHash(before, sequence, position - 1), hidden.row(row));
+      WriteRow(Group::kDrafter, sequence, position, batch.token_ids[row]);
+      WriteHidden(RowHash(Group::kDrafter, sequence, position),
+                  output.hidden.row(row));
+    }
+    for (int i = 0; i < output.logits.rows; ++i) {
+      const int32_t row = batch.logits_rows[i];
+      if (row < sequence.first_row || row >= end) continue;
+      const uint64_t hash =
+          SequenceHash(Group::kDrafter, sequence, batch.positions[row]);
+      const bool right = Mix(hash) % 256 < options_.right_drafts;
+      WriteLogits(right ? hash : ~hash, output.logits.row(i));
+    }
+  }
+}
+
+void FakeModelRunner::CheckBatch(const ForwardBatch& batch,
+                                 const ForwardOutput& output) const {
+  CHECK_EQ(batch.token_ids.size(), batch.positions.size());
+  CHECK_LE(static_cast<int>(batch.token_ids.size()), options_.max_rows);
+  CHECK_LE(static_cast<int>(batch.logits_rows.size()),
+           options_.max_logits_rows);
+  CHECK_EQ(output.logits.rows, static_cast<int>(batch.logits_rows.size()));
+  for (const uint32_t token : batch.token_ids) {
+    CHECK_LT(token, options_.vocab_size);
+  }
+}
+
+uint64_t* FakeModelRunner::RowBytes(Group group, const SequenceRows& sequence,
                                     int32_t position) const {
   const BlockId block(sequence.block_table[position / CacheSpec::kBlockTokens]);
   CHECK_LT(block.value(), pool_->num_blocks());
-  const size_t offset =
-      position % CacheSpec::kBlockTokens * options_.bytes_per_token;
-  return reinterpret_cast<uint64_t*>(pool_->block(block) + offset);
+  const int row = (group == Group::kDrafter ? CacheSpec::kBlockTokens : 0) +
+                  position % CacheSpec::kBlockTokens;
+  return reinterpret_cast<uint64_t*>(
+      pool_->block(block) + static_cast<size_t>(row) * options_.bytes_per_token);
 }
 
-uint64_t FakeModelRunner::RowHash(const SequenceRows& sequence,
+uint64_t FakeModelRunner::RowHash(Group group, const SequenceRows& sequence,
                                   int32_t position) const {
-  const uint64_t* bytes = RowBytes(sequence, position);
+  const uint64_t* bytes = RowBytes(group, sequence, position);
   uint64_t hash = 0;
   for (size_t i = 0; i < options_.bytes_per_token / sizeof(uint64_t); ++i) {
     hash = Mix(hash ^ bytes[i]);
@@ -75,14 +122,41 @@ uint64_t FakeModelRunner::RowHash(const SequenceRows& sequence,
   return hash;
 }
 
-void FakeModelRunner::WriteRow(const SequenceRows& sequence, int32_t position,
-                               uint32_t token) {
-  uint64_t hash = position == 0 ? 0 : RowHash(sequence, position - 1);
+void FakeModelRunner::WriteRow(Group group, const SequenceRows& sequence,
+                               int32_t position, uint32_t token) {
+  // The drafter has no row at 0.
+  const Group before = position == 1 ? Group::kModel : group;
+  uint64_t hash = position == 0 ? 0 : RowHash(before, sequence, position - 1);
   hash = Mix(hash ^ (uint64_t{static_cast<uint32_t>(position)} << 32 | token));
-  uint64_t* bytes = RowBytes(sequence, position);
+  uint64_t* bytes = RowBytes(group, sequence, position);
   for (size_t i = 0; i < options_.bytes_per_token / sizeof(uint64_t); ++i) {
     bytes[i] = hash = Mix(hash);
   }
+}
+
+uint64_t FakeModelRunner::SequenceHash(Group group,
+                                       const SequenceRows& sequence,
+                                       int32_t position) const {
+  uint64_t hash = 0;
+  for (int32_t p = 0; p <= position; ++p) {
+    hash = Mix(hash ^ RowHash(p == 0 ? Group::kModel : group, sequence, p));
+  }
+  return hash;
+}
+
+void FakeModelRunner::WriteHidden(uint64_t row_hash, float* hidden) const {
+  // Integers that float32 holds exactly.
+  for (uint32_t i = 0; i < kHiddenSize; ++i) {
+    hidden[i] = static_cast<float>(row_hash >> (16 * i) & 0xffff);
+  }
+}
+
+void FakeModelRunner::CheckHidden(uint64_t row_hash,
+                                  const float* hidden) const {
+  std::array<float, kHiddenSize> expected;
+  WriteHidden(row_hash, expected.data());
+  CHECK(std::equal(expected.begin(), expected.end(), hidden))
+      << "a hidden state of another position or history";
 }
 
 void FakeModelRunner::WriteLogits(uint64_t hash, float* logits) const {

@@ -18,9 +18,12 @@ FakeRank::FakeRank(const Options& options, SimulatedClock* clock,
         model.max_rows = static_cast<int>(options.engine.max_rows());
         model.max_logits_rows =
             static_cast<int>(options.engine.max_logits_rows());
+        model.drafter = options.engine.num_draft_tokens > 0;
         return model;
       }()),
       stream_(clock, options.task_time),
+      executor_(options.engine,
+                {.model = &model_, .stream = &stream_, .clock = clock}),
       transport_(std::move(transport)) {
   const size_t block_bytes = model_.info().cache.block_bytes();
   const size_t bytes = KvPool::RegionBytes(options.num_blocks, block_bytes);
@@ -45,8 +48,7 @@ FakeRank::FakeRank(const Options& options, SimulatedClock* clock,
   }
   engine_ = std::make_unique<LLMEngine>(
       options.engine,
-      EngineEnvironment{.model = &model_,
-                        .stream = &stream_,
+      EngineEnvironment{.executor = &executor_,
                         .pool = pool,
                         .transfer = agent_.get(),
                         .clock = clock,
@@ -100,7 +102,7 @@ ExpectedTokens ExpectedOf(const FakeModelRunner::Options& options,
                    .positions = {&position, 1},
                    .sequences = {&rows, 1},
                    .logits_rows = {&logits_row, 1}},
-                  Dense(logits.data(), 1, vocab));
+                  {.logits = Dense(logits.data(), 1, vocab)});
     if (position + 1u < tokens.size()) continue;
     const SampleParams params = {.temperature = request.sampling.temperature,
                                  .top_p = request.sampling.top_p,

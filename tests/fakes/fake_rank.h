@@ -10,6 +10,7 @@
 #include "comm/kv_pool.h"
 #include "comm/kv_transfer_agent.h"
 #include "comm/transport.h"
+#include "engine/cpu_step_executor.h"
 #include "engine/engine_options.h"
 #include "engine/generation_request.h"
 #include "engine/llm_engine.h"
@@ -48,6 +49,7 @@ class FakeRank {
  private:
   FakeModelRunner model_;
   FakeDeviceStream stream_;
+  CpuStepExecutor executor_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<KvPool> shared_pool_;    // With a transport.
   std::unique_ptr<HeapKvPool> heap_pool_;  // Without.

@@ -1,0 +1,111 @@
+#include "engine/cpu_step_executor.h"
+
+#include <algorithm>
+
+#include "base/logging.h"
+
+namespace baton {
+
+CpuStepExecutor::CpuStepExecutor(const EngineOptions& options,
+                                 const Device& device)
+    : device_(device),
+      slots_(options.max_running_requests),
+      batch_(options.max_rows(), options.max_running_requests,
+             options.max_logits_rows()),
+      drawer_(options, device.cpu) {
+  const ModelRunnerInfo& model = device.model->info();
+  corrected_.reserve(options.max_running_requests);
+  logits_.resize(size_t{options.max_logits_rows()} * model.vocab_size);
+  if (!model.has_drafter) {
+    CHECK_EQ(options.num_draft_tokens, 0u) << "the model has no drafter";
+    return;
+  }
+  hidden_.resize(size_t{options.max_rows()} * model.hidden_size);
+  for (SequenceSlot& slot : slots_) slot.hidden.resize(model.hidden_size);
+  drafter_.emplace(options, device.model, &drawer_);
+}
+
+void CpuStepExecutor::LaunchForward(const StepInput* input,
+                                    StepOutput* output) {
+  Launch& launch = launches_[num_launches_ % launches_.size()];
+  launch = {this, input, output};
+  device_.stream->Enqueue(
+      {[](void* argument) {
+         const Launch& mine = *static_cast<Launch*>(argument);
+         mine.executor->Forward(*mine.input, mine.output);
+       },
+       &launch});
+}
+
+DeviceEvent CpuStepExecutor::LaunchSample(const StepInput* input,
+                                          StepOutput* output) {
+  Launch& launch = launches_[num_launches_++ % launches_.size()];
+  CHECK(launch.input == input && launch.output == output);
+  device_.stream->Enqueue(
+      {[](void* argument) {
+         const Launch& mine = *static_cast<Launch*>(argument);
+         mine.executor->Sample(*mine.input, mine.output);
+       },
+       &launch});
+  const DeviceEvent done = device_.stream->RecordEvent();
+  if (after_step_.run != nullptr) device_.stream->Enqueue(after_step_);
+  newest_event_ = device_.stream->RecordEvent();
+  return done;
+}
+
+void CpuStepExecutor::Forward(const StepInput& input, StepOutput* output) {
+  output->device_start = device_.clock->Now();
+  CorrectRows(input, slots_, &batch_, &corrected_);
+  TakeImportedHidden(input);
+  output->num_rows = batch_.num_rows();
+  if (batch_.num_rows() == 0) return;
+  device_.model->Forward(
+      batch_.view(),
+      {.logits = Dense(logits_.data(),
+                       static_cast<int>(batch_.num_logits_rows()),
+                       static_cast<int>(info().vocab_size)),
+       .hidden = drafter_.has_value() ? Hidden() : MatrixView<float>()});
+}
+
+void CpuStepExecutor::Sample(const StepInput& input, StepOutput* output) {
+  drawer_.DrawTokens(
+      input, corrected_,
+      Dense(logits_.data(), static_cast<int>(batch_.num_logits_rows()),
+            static_cast<int>(info().vocab_size)),
+      slots_, output);
+  if (drafter_.has_value()) {
+    drafter_->MakeDrafts(input, corrected_, Hidden(), slots_, output);
+    GiveHidden(input, output);
+  }
+  output->device_end = device_.clock->Now();
+}
+
+void CpuStepExecutor::TakeImportedHidden(const StepInput& input) {
+  for (const StepRows& rows : input.rows) {
+    SequenceSlot& slot = slots_[rows.slot];
+    if (rows.source == RowSource::kDevice) continue;
+    if (rows.first_position == 0) slot.has_hidden = false;
+    if (rows.hidden == nullptr) continue;
+    std::copy_n(rows.hidden, info().hidden_size, slot.hidden.data());
+    slot.has_hidden = true;
+  }
+}
+
+void CpuStepExecutor::GiveHidden(const StepInput& input,
+                                 StepOutput* output) const {
+  const size_t width = info().hidden_size;
+  for (size_t i = 0; i < input.rows.size(); ++i) {
+    const StepRows& rows = input.rows[i];
+    if (rows.sample < 0 || !input.samples[rows.sample].wants_hidden) continue;
+    const size_t newest = corrected_[i].first_row + corrected_[i].num_rows - 1;
+    std::copy_n(&hidden_[newest * width], width,
+                &output->hidden[static_cast<size_t>(rows.sample) * width]);
+  }
+}
+
+MatrixView<float> CpuStepExecutor::Hidden() {
+  return Dense(hidden_.data(), static_cast<int>(batch_.num_rows()),
+               static_cast<int>(info().hidden_size));
+}
+
+}  // namespace baton

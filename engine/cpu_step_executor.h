@@ -1,0 +1,78 @@
+// Steps on the CPU: tasks in a device stream, over a ModelRunner.
+#ifndef BATON_ENGINE_CPU_STEP_EXECUTOR_H_
+#define BATON_ENGINE_CPU_STEP_EXECUTOR_H_
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/device_stream.h"
+#include "engine/drafter.h"
+#include "engine/engine_options.h"
+#include "engine/model_runner.h"
+#include "engine/sequence_slot.h"
+#include "engine/step_batch.h"
+#include "engine/step_executor.h"
+#include "engine/step_io.h"
+#include "engine/token_drawer.h"
+#include "kernels/cpu_context.h"
+
+namespace baton {
+
+class CpuStepExecutor final : public StepExecutor {
+ public:
+  // Borrowed, all outlive the executor.
+  struct Device {
+    ModelRunner* model = nullptr;
+    DeviceStream* stream = nullptr;
+    const Clock* clock = nullptr;
+    CpuContext cpu = {};
+  };
+
+  CpuStepExecutor(const EngineOptions& options, const Device& device);
+
+  const ModelRunnerInfo& info() const override { return device_.model->info(); }
+  void SetAfterStep(DeviceTask task) override { after_step_ = task; }
+  void LaunchForward(const StepInput* input, StepOutput* output) override;
+  DeviceEvent LaunchSample(const StepInput* input, StepOutput* output) override;
+  bool HasFired(DeviceEvent event) const override {
+    return device_.stream->HasFired(event);
+  }
+  bool idle() const override { return HasFired(newest_event_); }
+
+ private:
+  // What a task gets. A ring, so that launching never allocates.
+  struct Launch {
+    CpuStepExecutor* executor = nullptr;
+    const StepInput* input = nullptr;
+    StepOutput* output = nullptr;
+  };
+
+  // On the device thread.
+  void Forward(const StepInput& input, StepOutput* output);
+  void Sample(const StepInput& input, StepOutput* output);
+  void TakeImportedHidden(const StepInput& input);
+  void GiveHidden(const StepInput& input, StepOutput* output) const;
+  MatrixView<float> Hidden();
+
+  const Device device_;
+  DeviceTask after_step_;
+  DeviceEvent newest_event_;
+  std::array<Launch, kMaxPipelineDepth> launches_;
+  size_t num_launches_ = 0;
+
+  // All below: the device thread.
+  std::vector<SequenceSlot> slots_;
+  StepBatch batch_;  // Of the step that runs.
+  std::vector<CorrectedRows> corrected_;
+  std::vector<float> logits_;  // [logits rows, vocab]
+  std::vector<float> hidden_;  // [rows, hidden_size], with a drafter.
+  TokenDrawer drawer_;
+  std::optional<Drafter> drafter_;  // Where the model has one.
+};
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_CPU_STEP_EXECUTOR_H_

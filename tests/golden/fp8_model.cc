@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <span>
 
 #include "base/logging.h"
@@ -73,6 +74,14 @@ std::vector<TensorToWrite> QuantizeModel(const std::string& source_folder) {
     }
   }
   return tensors;
+}
+
+std::string WriteQuantizedModel(const std::string& source_folder,
+                                const std::string& config_path) {
+  const std::string folder = FreshTestFolder();
+  std::filesystem::copy_file(config_path, folder + "/config.json");
+  WriteSafetensors(folder + "/model.safetensors", QuantizeModel(source_folder));
+  return folder;
 }
 
 std::string TensorHash(const TensorToWrite& tensor) {

@@ -14,6 +14,10 @@ namespace baton {
 // = largest magnitude / 448 and code = E4M3 nearest to weight / scale.
 std::vector<TensorToWrite> QuantizeModel(const std::string& source_folder);
 
+// A fresh folder with that model, and a copy of `config_path`.
+std::string WriteQuantizedModel(const std::string& source_folder,
+                                const std::string& config_path);
+
 // 32 hex digits over dtype, shape and content, as Hash128 defines it.
 std::string TensorHash(const TensorToWrite& tensor);
 

@@ -58,6 +58,45 @@ double ComparePrompt(const GoldenCase& golden,
 
 }  // namespace
 
+const std::vector<std::string>& TinyCaseNames() {
+  static const auto& names = *new std::vector<std::string>{
+      "accents",      "alice",      "arith",       "bos_only",
+      "chat_capital", "chat_hello", "chat_json",   "chat_long_3000",
+      "chat_nothink", "chat_story", "chat_system", "code",
+      "count",        "emoji",      "fox",         "holmes",
+      "json",         "list",       "newline",     "once",
+      "one_word",     "prose_256",  "random_ids",  "space",
+      "stories_1500"};
+  return names;
+}
+
+const std::vector<std::string>& RandomCaseNames() {
+  static const auto& names =
+      *new std::vector<std::string>{"len_1",  "len_2",  "len_7",   "len_63",
+                                    "len_64", "len_65", "len_200", "len_300"};
+  return names;
+}
+
+std::vector<GoldenCase> ReadCases(const std::string& folder,
+                                  const std::vector<std::string>& names) {
+  std::vector<GoldenCase> cases;
+  for (const std::string& name : names) {
+    cases.push_back(ReadCase(folder, name));
+  }
+  return cases;
+}
+
+std::vector<GoldenCase> ReadFp8Cases(const std::string& path) {
+  std::ifstream file(path);
+  CHECK(file.good()) << path;
+  const json stored = json::parse(file);
+  std::vector<GoldenCase> cases;
+  for (const json& result : stored["results"]) {
+    cases.push_back(MakeCase(result, result));
+  }
+  return cases;
+}
+
 GoldenCase MakeCase(const json& name_and_ids, const json& result) {
   GoldenCase golden;
   golden.name = name_and_ids["name"];
@@ -71,6 +110,10 @@ GoldenCase MakeCase(const json& name_and_ids, const json& result) {
   const json prompt = result.value("prompt", json::object());
   golden.first_positions = BestOfPositions(prompt, "");
   golden.last_positions = BestOfPositions(prompt, "_tail");
+  const json drafts = result.contains("mtp_drafts") ? result["mtp_drafts"]
+                      : result.contains("mtp")      ? result["mtp"]["drafts"]
+                                                    : json::array();
+  golden.drafts = drafts.get<std::vector<uint32_t>>();
   return golden;
 }
 
@@ -78,11 +121,15 @@ GoldenCase ReadCase(const std::string& folder, const std::string& name) {
   std::ifstream file(folder + "/" + name + ".json");
   CHECK(file.good()) << folder << " " << name;
   const json value = json::parse(file);
-  GoldenCase golden = MakeCase(value, value["fp32"]);
-  if (value["fp32"].contains("logits_file")) {
-    golden.last_prompt_logits =
-        ReadNpyF32(folder + "/" + value["fp32"].value("logits_file", ""));
-  }
+  const json& result = value["fp32"];
+  GoldenCase golden = MakeCase(value, result);
+  const auto read_logits = [&](const json& from) {
+    return from.contains("logits_file")
+               ? ReadNpyF32(folder + "/" + from.value("logits_file", ""))
+               : std::vector<float>();
+  };
+  golden.last_prompt_logits = read_logits(result);
+  golden.first_draft_logits = read_logits(result.value("mtp", json::object()));
   return golden;
 }
 

@@ -28,13 +28,24 @@ struct GoldenCase {
   // Best token of the first and of the last prompt positions, perhaps none.
   std::vector<KnownLogits> first_positions;
   std::vector<KnownLogits> last_positions;
+  // Drafted behind each of `tokens` but the last; none without a drafter.
+  std::vector<uint32_t> drafts;
+  std::vector<float> first_draft_logits;  // All of them, or none.
 };
 
-// `result` holds tokens, margins and top5_first8 of the case.
+// `result` holds tokens, margins and top5_first8 of the case, perhaps drafts.
 GoldenCase MakeCase(const nlohmann::json& name_and_ids,
                     const nlohmann::json& result);
-// NAME.json of a golden folder, with its .npy file if it has one.
+// NAME.json of a golden folder, with its .npy files if it has them.
 GoldenCase ReadCase(const std::string& folder, const std::string& name);
+std::vector<GoldenCase> ReadCases(const std::string& folder,
+                                  const std::vector<std::string>& names);
+// The FP8 model's cases, which are in one file.
+std::vector<GoldenCase> ReadFp8Cases(const std::string& path);
+
+// Names of the tiny model's cases, and of each random model's.
+const std::vector<std::string>& TinyCaseNames();
+const std::vector<std::string>& RandomCaseNames();
 
 // What a comparison found; everything else has failed the test.
 struct GoldenReport {

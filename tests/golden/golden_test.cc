@@ -5,12 +5,10 @@
 #include <fstream>
 #include <iostream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "engine/model/testing/model_driver.h"
-#include "engine/model/testing/random_model.h"
 #include "tests/golden/fp8_model.h"
 #include "tests/golden/golden_case.h"
 
@@ -19,17 +17,6 @@ namespace {
 
 constexpr int kChunk = 256;
 constexpr int kMaxExcuses = 2;  // Over all models.
-
-const char* const kTinyCases[] = {
-    "accents",      "alice",      "arith",       "bos_only",
-    "chat_capital", "chat_hello", "chat_json",   "chat_long_3000",
-    "chat_nothink", "chat_story", "chat_system", "code",
-    "count",        "emoji",      "fox",         "holmes",
-    "json",         "list",       "newline",     "once",
-    "one_word",     "prose_256",  "random_ids",  "space",
-    "stories_1500"};
-const char* const kRandomCases[] = {"len_1",  "len_2",  "len_7",   "len_63",
-                                    "len_64", "len_65", "len_200", "len_300"};
 
 // Counts excuses over all tests of the process.
 class Excuses : public testing::Environment {
@@ -74,29 +61,24 @@ void CompareAll(const std::string& model, const std::vector<GoldenCase>& cases,
             << " cases, greatest error of a logit " << greatest_error << '\n';
 }
 
-std::vector<GoldenCase> ReadCases(const std::string& folder,
-                                  std::span<const char* const> names) {
-  std::vector<GoldenCase> cases;
-  for (const char* name : names) cases.push_back(ReadCase(folder, name));
-  return cases;
-}
-
 TEST(GoldenTest, TinyDeepSeekV3) {
   CompareAll("tiny-deepseek-v3",
-             ReadCases("models/tiny-deepseek-v3/golden", kTinyCases),
+             ReadCases("models/tiny-deepseek-v3/golden", TinyCaseNames()),
              "models/tiny-deepseek-v3");
 }
 
 TEST(GoldenTest, RandomDeepSeekV2Lite) {
-  CompareAll("random-deepseek-v2-lite",
-             ReadCases("models/random-deepseek-v2-lite/golden", kRandomCases),
-             "models/random-deepseek-v2-lite");
+  CompareAll(
+      "random-deepseek-v2-lite",
+      ReadCases("models/random-deepseek-v2-lite/golden", RandomCaseNames()),
+      "models/random-deepseek-v2-lite");
 }
 
 TEST(GoldenTest, RandomDeepSeekV3Yarn) {
-  CompareAll("random-deepseek-v3-yarn",
-             ReadCases("models/random-deepseek-v3-yarn/golden", kRandomCases),
-             "models/random-deepseek-v3-yarn");
+  CompareAll(
+      "random-deepseek-v3-yarn",
+      ReadCases("models/random-deepseek-v3-yarn/golden", RandomCaseNames()),
+      "models/random-deepseek-v3-yarn");
 }
 
 TEST(GoldenTest, TinyDeepSeekV3Fp8IsDerivedBitForBit) {
@@ -115,16 +97,10 @@ TEST(GoldenTest, TinyDeepSeekV3Fp8IsDerivedBitForBit) {
 }
 
 TEST(GoldenTest, TinyDeepSeekV3Fp8) {
-  const std::string folder = FreshTestFolder();
-  std::ifstream config("models/tiny-deepseek-v3-fp8/config.json");
-  WriteModel(folder, nlohmann::json::parse(config),
-             QuantizeModel("models/tiny-deepseek-v3"));
-  std::ifstream file("models/tiny-deepseek-v3-fp8/golden/fp8.json");
-  const nlohmann::json stored = nlohmann::json::parse(file);
-  std::vector<GoldenCase> cases;
-  for (const nlohmann::json& result : stored["results"]) {
-    cases.push_back(MakeCase(result, result));
-  }
+  const std::string folder = WriteQuantizedModel(
+      "models/tiny-deepseek-v3", "models/tiny-deepseek-v3-fp8/config.json");
+  const std::vector<GoldenCase> cases =
+      ReadFp8Cases("models/tiny-deepseek-v3-fp8/golden/fp8.json");
   ASSERT_EQ(cases.size(), 8);
   CompareAll("tiny-deepseek-v3-fp8", cases, folder);
 }

@@ -45,7 +45,50 @@ TEST(DeepSeekV3RunnerTest, TellsWhatTheEngineNeeds) {
   EXPECT_EQ(info.cache.groups[0].bytes_per_token, 3 * (32 + 16) * 2);
   EXPECT_EQ(info.cache.block_bytes(), 64 * 3 * (32 + 16) * 2);
   EXPECT_EQ(info.cache.state_bytes_per_sequence, 0);
+  EXPECT_EQ(info.hidden_size, 64);
+  EXPECT_FALSE(info.has_drafter);
   EXPECT_EQ(info.fingerprint.size(), 32);
+}
+
+TEST(DeepSeekV3RunnerTest, ADrafterHasACacheGroupOfItsOwn) {
+  const auto runner = Load({.folder = SmallModel(),
+                            .cache_dtype = CacheDtype::kBf16,
+                            .drafter = true});
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const ModelRunnerInfo& info = (*runner)->info();
+  EXPECT_TRUE(info.has_drafter);
+  ASSERT_EQ(info.cache.groups.size(), 2);
+  EXPECT_EQ(info.cache.groups[0].name, "latent");
+  EXPECT_EQ(info.cache.groups[0].bytes_per_token, 3 * (32 + 16) * 2);
+  EXPECT_EQ(info.cache.groups[1].name, "drafter");
+  EXPECT_EQ(info.cache.groups[1].bytes_per_token, (32 + 16) * 2);
+}
+
+TEST(DeepSeekV3RunnerTest, NamesWhatADrafterLacks) {
+  const std::string folder = FreshTestFolder();
+  json config = SmallV3Config();
+  std::vector<TensorToWrite> tensors =
+      RandomTensors(config, 1, TensorDtype::kBf16);
+  std::erase_if(tensors, [](const TensorToWrite& tensor) {
+    return tensor.name.starts_with("model.layers.3.");
+  });
+  WriteModel(folder, config, tensors);
+  EXPECT_TRUE(Load({.folder = folder}).ok());
+  const absl::Status no_tensors =
+      Load({.folder = folder, .drafter = true}).status();
+  EXPECT_EQ(no_tensors.code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(no_tensors.message().find("model.layers.3.enorm.weight"),
+            std::string::npos)
+      << no_tensors;
+  config["num_nextn_predict_layers"] = 0;
+  WriteModel(folder, config, tensors);
+  EXPECT_TRUE(Load({.folder = folder}).ok());
+  const absl::Status no_layer =
+      Load({.folder = folder, .drafter = true}).status();
+  EXPECT_EQ(no_layer.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(no_layer.message().find("config.json: num_nextn_predict_layers"),
+            std::string::npos)
+      << no_layer;
 }
 
 TEST(DeepSeekV3RunnerTest, RefusesOptionsOutOfRange) {
@@ -101,6 +144,7 @@ TEST(DeepSeekV3RunnerTest, FingerprintFollowsWhatDecidesTheBits) {
     return fingerprints.insert(Fingerprint(options)).second;
   };
   EXPECT_TRUE(is_new({.folder = folder, .cache_dtype = CacheDtype::kF32}));
+  EXPECT_TRUE(is_new({.folder = folder, .drafter = true}));
   WriteModel(folder, SmallV3Config(),
              RandomTensors(SmallV3Config(), 2, TensorDtype::kBf16));
   EXPECT_TRUE(is_new({.folder = folder}));
@@ -137,6 +181,76 @@ TEST(DeepSeekV3RunnerTest, GivesLogitsOfTheWantedRowsAlone) {
   EXPECT_TRUE(step(std::span<const int32_t>()).empty());
 }
 
+std::unique_ptr<ModelDriver> SmallDriver() {
+  auto driver = ModelDriver::Create({.load = {.folder = SmallModel(),
+                                              .max_rows = 16,
+                                              .max_logits_rows = 16,
+                                              .drafter = true}});
+  EXPECT_TRUE(driver.ok()) << driver.status();
+  return driver.ok() ? *std::move(driver) : nullptr;
+}
+
+constexpr uint32_t kNineTokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+constexpr int32_t kSomeRows[] = {7, 0, 7};
+
+TEST(DeepSeekV3RunnerTest, HiddenStatesOnRequestChangeNoLogits) {
+  const auto driver = SmallDriver();
+  ASSERT_NE(driver, nullptr);
+  const ModelDriver::Piece one = {driver->NewSequence(), kNineTokens};
+  const auto without = driver->Step({&one, 1}, kSomeRows);
+  const ModelDriver::Piece two = {driver->NewSequence(), kNineTokens};
+  const ModelDriver::Output with = driver->StepWithHidden({&two, 1}, kSomeRows);
+  EXPECT_EQ(with.logits, without);
+  EXPECT_EQ(with.hidden.size(), 9 * 64);
+  const ModelDriver::Piece three = {driver->NewSequence(), kNineTokens};
+  EXPECT_EQ(driver->StepWithHidden({&three, 1}, {}).hidden, with.hidden);
+
+  const auto draft = [&](const ModelDriver::Piece& piece) {
+    return ModelDriver::Piece{piece.sequence, kNineTokens, 1};
+  };
+  const ModelDriver::Piece four = draft(one);
+  const auto drafted_without =
+      driver->DraftLogits({&four, 1}, with.hidden, kSomeRows);
+  const ModelDriver::Piece five = draft(two);
+  const ModelDriver::Output drafted =
+      driver->Draft({&five, 1}, with.hidden, kSomeRows);
+  EXPECT_EQ(drafted.logits, drafted_without);
+  EXPECT_EQ(drafted.hidden.size(), 9 * 64);
+  EXPECT_NE(drafted.logits[1], without[1]);
+}
+
+// A chain writes slots ahead; the rows that come to stand there replace them.
+TEST(DeepSeekV3RunnerTest, ProvisionalRowsLeaveNoTrace) {
+  const auto driver = SmallDriver();
+  ASSERT_NE(driver, nullptr);
+  std::vector<ModelDriver::Output> results;
+  for (const bool chains : {false, true}) {
+    const int sequence = driver->NewSequence();
+    const ModelDriver::Piece tokens = {sequence, kNineTokens};
+    const std::vector<float> hidden =
+        driver->StepWithHidden({&tokens, 1}, {}).hidden;
+    const std::span states(hidden);
+    const auto at_slot = [&](int slot) {
+      return ModelDriver::Piece{
+          sequence, std::span(kNineTokens).subspan(slot, 9 - slot), slot};
+    };
+    ModelDriver::Piece first = at_slot(1);
+    first.token_ids = first.token_ids.first(4);
+    driver->Draft({&first, 1}, states.first(4 * 64), {});
+    if (chains) {
+      const ModelDriver::Piece ahead = {sequence,
+                                        std::span(kNineTokens).first(5), 5};
+      driver->Draft({&ahead, 1}, states.last(5 * 64), {});
+    }
+    const ModelDriver::Piece rest = at_slot(5);
+    constexpr int32_t kRows[] = {0, 1, 2, 3};
+    results.push_back(
+        driver->Draft({&rest, 1}, states.subspan(4 * 64, 4 * 64), kRows));
+  }
+  EXPECT_EQ(results[0].logits, results[1].logits);
+  EXPECT_EQ(results[0].hidden, results[1].hidden);
+}
+
 // After a step without any logits, the cache holds what later rows need.
 TEST(DeepSeekV3RunnerTest, WritesTheCacheOfRowsWithoutLogits) {
   const auto driver = ModelDriver::Create(
@@ -167,6 +281,21 @@ TEST(DeepSeekV3RunnerDeathTest, ABatchBeyondItsCapacityIsOurBug) {
   const int sequence = (*driver)->NewSequence();
   EXPECT_DEATH((*driver)->Prefill(sequence, tokens, 5), "CHECK failed");
   EXPECT_DEATH((*driver)->Prefill(sequence, tokens, 3), "CHECK failed");
+}
+
+TEST(DeepSeekV3RunnerDeathTest, ADraftBeyondItsCapacityIsOurBug) {
+  const auto driver = SmallDriver();
+  ASSERT_NE(driver, nullptr);
+  const std::vector<uint32_t> tokens(17);
+  const std::vector<float> hidden(17 * 64);
+  const ModelDriver::Piece piece = {driver->NewSequence(), tokens, 1};
+  EXPECT_DEATH(driver->Draft({&piece, 1}, hidden, {}), "CHECK failed");
+  const auto plain = ModelDriver::Create({.load = {.folder = SmallModel()}});
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  const ModelDriver::Piece one = {
+      (*plain)->NewSequence(), {tokens.data(), 1}, 1};
+  EXPECT_DEATH((*plain)->Draft({&one, 1}, std::span(hidden).first(64), {}),
+               "CHECK failed");
 }
 
 }  // namespace

@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -90,7 +94,59 @@ const FamilyCase kFamily[] = {
 
 class FamilyTest : public testing::TestWithParam<FamilyCase> {};
 
-// 100 positions in chunks of 33, in float32 against double.
+void ExpectNear(const std::vector<ModelDriver::Logits>& logits,
+                const std::vector<std::vector<double>>& expected) {
+  ASSERT_EQ(logits.size(), expected.size());
+  double error = 0;
+  double size = 0;
+  for (size_t p = 0; p < logits.size(); ++p) {
+    for (size_t i = 0; i < logits[p].size(); ++i) {
+      error = std::max(error, std::fabs(logits[p][i] - expected[p][i]));
+      size = std::max(size, std::fabs(expected[p][i]));
+    }
+  }
+  std::cout << "greatest error " << error << " of " << size << '\n';
+  EXPECT_GT(size, 0.1);
+  EXPECT_LT(error, 2e-4);
+}
+
+// What the main model gives, and what the drafter gives behind all tokens but
+// the first, in chunks of 33.
+struct Outputs {
+  std::vector<ModelDriver::Logits> main;
+  std::vector<ModelDriver::Logits> drafted;
+};
+
+Outputs RunChunks(ModelDriver* driver, std::span<const uint32_t> tokens) {
+  constexpr size_t kChunk = 33;
+  Outputs outputs;
+  const int sequence = driver->NewSequence();
+  std::vector<int32_t> rows(kChunk);
+  std::iota(rows.begin(), rows.end(), 0);
+  const size_t hidden_size = driver->info().hidden_size;
+  for (size_t first = 0; first < tokens.size(); first += kChunk) {
+    const auto chunk =
+        tokens.subspan(first, std::min(kChunk, tokens.size() - first));
+    const ModelDriver::Piece piece = {sequence, chunk};
+    ModelDriver::Output step = driver->StepWithHidden(
+        {&piece, 1}, std::span(rows).first(chunk.size()));
+    std::ranges::move(step.logits, std::back_inserter(outputs.main));
+    if (!driver->info().has_drafter) continue;
+    const size_t num_drafts = std::min(chunk.size(), tokens.size() - first - 1);
+    const ModelDriver::Piece behind = {sequence,
+                                       tokens.subspan(first + 1, num_drafts),
+                                       static_cast<int>(first) + 1};
+    std::ranges::move(
+        driver->DraftLogits(
+            {&behind, 1},
+            std::span(step.hidden).first(num_drafts * hidden_size),
+            std::span(rows).first(num_drafts)),
+        std::back_inserter(outputs.drafted));
+  }
+  return outputs;
+}
+
+// 100 positions, in float32 against double.
 TEST_P(FamilyTest, AgreesWithTheReference) {
   const FamilyCase& family = GetParam();
   json config = family.v2 ? SmallV2Config() : SmallV3Config();
@@ -105,24 +161,18 @@ TEST_P(FamilyTest, AgreesWithTheReference) {
   const ReferenceResult expected = ReferenceForward(folder, tokens);
   ASSERT_GT(expected.min_route_margin, 1e-6) << "take another seed";
 
+  const bool has_drafter = !expected.draft_logits.empty();
+  EXPECT_EQ(has_drafter, config.value("num_nextn_predict_layers", json()) == 1);
   auto driver = ModelDriver::Create({.load = {.folder = folder,
                                               .cache_dtype = CacheDtype::kF32,
                                               .max_rows = 33,
-                                              .max_logits_rows = 33},
+                                              .max_logits_rows = 33,
+                                              .drafter = has_drafter},
                                      .isa = SupportedVectorIsas().back()});
   ASSERT_TRUE(driver.ok()) << driver.status();
-  const auto logits = (*driver)->Prefill((*driver)->NewSequence(), tokens, 33);
-  double error = 0;
-  double size = 0;
-  for (size_t p = 0; p < tokens.size(); ++p) {
-    for (size_t i = 0; i < logits[p].size(); ++i) {
-      error = std::max(error, std::fabs(logits[p][i] - expected.logits[p][i]));
-      size = std::max(size, std::fabs(expected.logits[p][i]));
-    }
-  }
-  std::cout << "greatest error " << error << " of " << size << '\n';
-  EXPECT_GT(size, 0.1);
-  EXPECT_LT(error, 2e-4);
+  const Outputs outputs = RunChunks(driver->get(), tokens);
+  ExpectNear(outputs.main, expected.logits);
+  if (has_drafter) ExpectNear(outputs.drafted, expected.draft_logits);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, FamilyTest, testing::ValuesIn(kFamily),

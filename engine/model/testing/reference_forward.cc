@@ -44,27 +44,55 @@ class Reference {
       x.push_back(Get("model.embed_tokens.weight").at(token));
     }
     const int layers = config_["num_hidden_layers"];
-    for (int layer = 0; layer < layers; ++layer) {
-      const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-      Matrix normed = Norm(x, prefix + "input_layernorm.weight");
-      AddTo(Attention(normed, prefix + "self_attn."), &x);
-      normed = Norm(x, prefix + "post_attention_layernorm.weight");
-      Matrix y;
-      for (const Row& row : normed) {
-        y.push_back(IsMoe(layer) ? Moe(row, prefix + "mlp.")
-                                 : Mlp(row, prefix + "mlp."));
-      }
-      AddTo(y, &x);
-    }
+    for (int layer = 0; layer < layers; ++layer) Layer(layer, &x);
     const bool tied = config_.value("tie_word_embeddings", false);
-    for (const Row& row : Norm(x, "model.norm.weight")) {
+    const Matrix hidden = Norm(x, "model.norm.weight");
+    for (const Row& row : hidden) {
       result_.logits.push_back(
           Multiply(tied ? "model.embed_tokens.weight" : "lm_head.weight", row));
+    }
+    if (weights_.contains(Prefix(layers) + "eh_proj.weight")) {
+      Draft(token_ids, hidden);
     }
     return result_;
   }
 
  private:
+  static std::string Prefix(int layer) {
+    return "model.layers." + std::to_string(layer) + ".";
+  }
+
+  void Layer(int layer, Matrix* x) {
+    const std::string prefix = Prefix(layer);
+    Matrix normed = Norm(*x, prefix + "input_layernorm.weight");
+    AddTo(Attention(normed, prefix + "self_attn."), x);
+    normed = Norm(*x, prefix + "post_attention_layernorm.weight");
+    Matrix y;
+    for (const Row& row : normed) {
+      y.push_back(IsMoe(layer) ? Moe(row, prefix + "mlp.")
+                               : Mlp(row, prefix + "mlp."));
+    }
+    AddTo(y, x);
+  }
+
+  void Draft(const std::vector<uint32_t>& token_ids, const Matrix& hidden) {
+    const int layer = config_["num_hidden_layers"];
+    const std::string prefix = Prefix(layer);
+    Matrix x;
+    for (size_t i = 0; i + 1 < token_ids.size(); ++i) {
+      Row both = Norm(Get(prefix + "embed_tokens.weight").at(token_ids[i + 1]),
+                      prefix + "enorm.weight");
+      const Row state = Norm(hidden[i], prefix + "hnorm.weight");
+      both.insert(both.end(), state.begin(), state.end());
+      x.push_back(Multiply(prefix + "eh_proj.weight", both));
+    }
+    Layer(layer, &x);
+    for (const Row& row : Norm(x, prefix + "shared_head.norm.weight")) {
+      result_.draft_logits.push_back(
+          Multiply(prefix + "shared_head.head.weight", row));
+    }
+  }
+
   // A vector is kept as a matrix of one row.
   void Read(const Tensor& tensor) {
     const bool bf16 = tensor.dtype == TensorDtype::kBf16;

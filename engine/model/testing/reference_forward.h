@@ -11,6 +11,9 @@ namespace baton {
 
 struct ReferenceResult {
   std::vector<std::vector<double>> logits;  // Of every position.
+  // The drafter's, with the main model's state of position i and the token
+  // behind it: of every position but the last. None without an MTP layer.
+  std::vector<std::vector<double>> draft_logits;
   // The smallest distance by which any expert or group was selected: where it
   // is tiny, float32 may choose another.
   double min_route_margin = 1e30;

@@ -5,7 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
 #include <random>
 #include <span>
 #include <string>
@@ -43,9 +47,16 @@ std::vector<uint32_t> RandomTokens(std::mt19937* random, int count,
   return tokens;
 }
 
+bool HasDrafter(const std::string& folder) {
+  std::ifstream file(folder + "/config.json");
+  const auto config = nlohmann::json::parse(file);
+  return config.value("num_nextn_predict_layers", nlohmann::json()) == 1;
+}
+
 std::unique_ptr<ModelDriver> Load(DriverOptions options) {
   options.load.max_rows = kMaxRows;
   options.load.max_logits_rows = kMaxRows;
+  options.load.drafter = HasDrafter(options.load.folder);
   options.num_blocks = 128;
   auto driver = ModelDriver::Create(options);
   EXPECT_TRUE(driver.ok()) << driver.status();
@@ -58,10 +69,105 @@ std::string WriteSmallModel(const nlohmann::json& config) {
   return folder;
 }
 
+// Steps of the main model, and of the drafter behind it if there is one.
+class Stepper {
+ public:
+  // Starts with no sequences.
+  explicit Stepper(ModelDriver* driver) : driver_(driver) { driver->Reset(); }
+
+  int NewSequence() {
+    past_.emplace_back();
+    return driver_->NewSequence();
+  }
+
+  // All that comes out of each row: logits and, with a drafter, hidden state,
+  // the drafter's logits and its hidden state; the latter two not of a
+  // sequence's first row.
+  AllLogits Step(std::span<const ModelDriver::Piece> pieces) {
+    if (!driver_->info().has_drafter) return driver_->Step(pieces);
+    const size_t width = driver_->info().hidden_size;
+    size_t num_rows = 0;
+    for (const auto& piece : pieces) num_rows += piece.token_ids.size();
+    ModelDriver::Output main =
+        driver_->StepWithHidden(pieces, RowNumbers(num_rows));
+    const std::span<const float> hidden = main.hidden;
+    AllLogits all = std::move(main.logits);
+    DraftBatch batch;
+    size_t row = 0;
+    for (const ModelDriver::Piece& piece : pieces) {
+      const size_t count = piece.token_ids.size();
+      AddDraftRows(piece, hidden.subspan(row * width, count * width), row,
+                   &batch);
+      row += count;
+    }
+    const ModelDriver::Output drafted = driver_->Draft(
+        batch.pieces, batch.hidden, RowNumbers(batch.rows.size()));
+    for (size_t r = 0; r < num_rows; ++r) {
+      Append(hidden.subspan(r * width, width), &all[r]);
+    }
+    for (size_t i = 0; i < batch.rows.size(); ++i) {
+      ModelDriver::Logits& of_row = all[batch.rows[i]];
+      Append(drafted.logits[i], &of_row);
+      Append(std::span(drafted.hidden).subspan(i * width, width), &of_row);
+    }
+    return all;
+  }
+
+ private:
+  struct Past {
+    int num_tokens = 0;
+    std::vector<float> hidden;  // Of the last token.
+  };
+  struct DraftBatch {
+    std::vector<ModelDriver::Piece> pieces;
+    std::vector<float> hidden;
+    std::vector<size_t> rows;  // Of the step.
+  };
+
+  static std::vector<int32_t> RowNumbers(size_t count) {
+    std::vector<int32_t> rows(count);
+    std::iota(rows.begin(), rows.end(), 0);
+    return rows;
+  }
+
+  static void Append(std::span<const float> values, std::vector<float>* to) {
+    to->insert(to->end(), values.begin(), values.end());
+  }
+
+  void AddDraftRows(const ModelDriver::Piece& piece,
+                    std::span<const float> hidden, size_t first_row,
+                    DraftBatch* batch) {
+    Past& past = past_[piece.sequence];
+    const size_t count = piece.token_ids.size();
+    const size_t width = driver_->info().hidden_size;
+    const size_t skipped = past.num_tokens == 0 ? 1 : 0;
+    Append(past.hidden, &batch->hidden);
+    Append(hidden.first(hidden.size() - width), &batch->hidden);
+    batch->pieces.push_back({piece.sequence, piece.token_ids.subspan(skipped),
+                             past.num_tokens + static_cast<int>(skipped)});
+    for (size_t i = skipped; i < count; ++i) {
+      batch->rows.push_back(first_row + i);
+    }
+    past.num_tokens += static_cast<int>(count);
+    past.hidden.clear();
+    Append(hidden.last(width), &past.hidden);
+  }
+
+  ModelDriver* const driver_;
+  std::vector<Past> past_;
+};
+
 AllLogits Alone(ModelDriver* driver, std::span<const uint32_t> tokens,
                 int chunk) {
-  driver->Reset();
-  return driver->Prefill(driver->NewSequence(), tokens, chunk);
+  Stepper stepper(driver);
+  const int sequence = stepper.NewSequence();
+  AllLogits all;
+  for (size_t first = 0; first < tokens.size(); first += chunk) {
+    const size_t count = std::min<size_t>(chunk, tokens.size() - first);
+    const ModelDriver::Piece piece = {sequence, tokens.subspan(first, count)};
+    std::ranges::move(stepper.Step({&piece, 1}), std::back_inserter(all));
+  }
+  return all;
 }
 
 // Every axis and every pair of them: the whole product, on one prompt.
@@ -139,9 +245,9 @@ TEST(InvarianceTest, TheCacheDtypeChangesBits) {
 std::vector<AllLogits> RunMixed(
     ModelDriver* driver, const std::vector<std::vector<uint32_t>>& tokens,
     std::mt19937* random) {
-  driver->Reset();
+  Stepper stepper(driver);
   std::vector<std::span<const uint32_t>> left(tokens.begin(), tokens.end());
-  for (size_t s = 0; s < tokens.size(); ++s) driver->NewSequence();
+  for (size_t s = 0; s < tokens.size(); ++s) stepper.NewSequence();
   std::vector<AllLogits> mixed(tokens.size());
   while (!std::ranges::all_of(left, [](auto t) { return t.empty(); })) {
     std::vector<ModelDriver::Piece> pieces;
@@ -156,7 +262,7 @@ std::vector<AllLogits> RunMixed(
       rows += take;
     }
     std::ranges::shuffle(pieces, *random);
-    AllLogits logits = driver->Step(pieces);
+    AllLogits logits = stepper.Step(pieces);
     size_t row = 0;
     for (const ModelDriver::Piece& piece : pieces) {
       for (size_t i = 0; i < piece.token_ids.size(); ++i) {

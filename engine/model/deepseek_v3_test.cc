@@ -101,6 +101,7 @@ void ExpectNear(const std::vector<ModelDriver::Logits>& logits,
   double size = 0;
   for (size_t p = 0; p < logits.size(); ++p) {
     for (size_t i = 0; i < logits[p].size(); ++i) {
+      ASSERT_TRUE(std::isfinite(logits[p][i])) << p << " " << i;
       error = std::max(error, std::fabs(logits[p][i] - expected[p][i]));
       size = std::max(size, std::fabs(expected[p][i]));
     }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <span>
 
 #include "base/logging.h"
@@ -27,11 +28,17 @@ std::vector<KnownLogits> BestOfPositions(const json& prompt,
   return positions;
 }
 
+// Infinite for a NaN, which std::max would pass over.
+double Distance(float a, float b) {
+  const double distance = std::fabs(a - b);
+  return std::isnan(distance) ? std::numeric_limits<double>::infinity()
+                              : distance;
+}
+
 double GreatestError(const KnownLogits& known, std::span<const float> logits) {
   double error = 0;
   for (size_t i = 0; i < known.ids.size(); ++i) {
-    error = std::max<double>(error,
-                             std::fabs(logits[known.ids[i]] - known.logits[i]));
+    error = std::max(error, Distance(logits[known.ids[i]], known.logits[i]));
   }
   return error;
 }
@@ -50,8 +57,8 @@ double ComparePrompt(const GoldenCase& golden,
                                           logits[end - num_last + i]));
   }
   for (size_t i = 0; i < golden.last_prompt_logits.size(); ++i) {
-    error = std::max<double>(
-        error, std::fabs(golden.last_prompt_logits[i] - logits[end - 1][i]));
+    error = std::max(
+        error, Distance(golden.last_prompt_logits[i], logits[end - 1][i]));
   }
   return error;
 }

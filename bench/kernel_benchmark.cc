@@ -151,24 +151,53 @@ void BM_RouteExperts(benchmark::State& state) {
 }
 BENCHMARK(BM_RouteExperts);
 
-// One row of 4096 logits, as peaked as a trained model's.
+// One row of so many logits, as peaked as a trained model's.
 void BM_Sample(benchmark::State& state, SampleParams params) {
-  const std::vector<float> logits = RandomValues(1).Normals(4096, 3);
+  const int vocab = static_cast<int>(state.range(0));
+  const size_t size = static_cast<size_t>(vocab);
+  const std::vector<float> logits = RandomValues(1).Normals(size, 3);
+  // A context of some hundred tokens.
+  std::vector<uint32_t> counts(size);
+  for (size_t i = 0; i < 1024; i += 3) counts[i * 37 % size] += 1;
+  params.token_counts = counts.data();
+  const LogitBias bias[] = {{5, 1}, {17, -1}};
+  if (params.logprobs_after_truncation) params.logit_bias = bias;
   SampledToken token;
+  std::vector<SampledToken> top(kMaxTopLogprobs);
   const CpuContext context = Widest();
   for (auto _ : state) {
     ++params.position;
-    Sample(context, Dense<const float>(logits.data(), 1, 4096), {&params, 1},
-           {&token, 1});
+    Sample(context, Dense<const float>(logits.data(), 1, vocab), {&params, 1},
+           {&token, 1}, top);
     benchmark::DoNotOptimize(token);
   }
 }
-BENCHMARK_CAPTURE(BM_Sample, greedy, SampleParams{.temperature = 0});
-BENCHMARK_CAPTURE(BM_Sample, whole, SampleParams{});
+void SampleVocabularies(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgName("vocab")->Arg(1024)->Arg(4096)->Arg(129280);
+}
+BENCHMARK_CAPTURE(BM_Sample, greedy, SampleParams{.temperature = 0})
+    ->Apply(SampleVocabularies);
+BENCHMARK_CAPTURE(BM_Sample, whole, SampleParams{})->Apply(SampleVocabularies);
 BENCHMARK_CAPTURE(BM_Sample, top_p,
-                  SampleParams{.temperature = 0.7f, .top_p = 0.95f});
-BENCHMARK_CAPTURE(BM_Sample, top_k, SampleParams{.top_k = 40});
-BENCHMARK_CAPTURE(BM_Sample, min_p, SampleParams{.min_p = 0.05f});
+                  SampleParams{.temperature = 0.7f, .top_p = 0.95f})
+    ->Apply(SampleVocabularies);
+BENCHMARK_CAPTURE(BM_Sample, top_k, SampleParams{.top_k = 40})
+    ->Apply(SampleVocabularies);
+BENCHMARK_CAPTURE(BM_Sample, min_p, SampleParams{.min_p = 0.05f})
+    ->Apply(SampleVocabularies);
+BENCHMARK_CAPTURE(BM_Sample, penalties,
+                  SampleParams{.repetition_penalty = 1.1f,
+                               .presence_penalty = 0.5f,
+                               .frequency_penalty = 0.5f})
+    ->Apply(SampleVocabularies);
+BENCHMARK_CAPTURE(BM_Sample, top_logprobs,
+                  SampleParams{.num_top_logprobs = kMaxTopLogprobs})
+    ->Apply(SampleVocabularies);
+BENCHMARK_CAPTURE(BM_Sample, bias_and_top_logprobs_of_kept,
+                  SampleParams{.top_p = 0.95f,
+                               .num_top_logprobs = kMaxTopLogprobs,
+                               .logprobs_after_truncation = true})
+    ->Apply(SampleVocabularies);
 
 }  // namespace
 }  // namespace baton

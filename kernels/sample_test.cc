@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "kernels/reference/isa_test.h"
 #include "kernels/reference/random_values.h"
+#include "kernels/reference/sample_cases.h"
 #include "kernels/reference/sample_reference.h"
 #include "kernels/thread_pool.h"
 
@@ -60,45 +61,11 @@ TEST_P(SampleTest, MeetsTheIndependentVectors) {
   std::printf("log-probabilities: at most %.3g off\n", worst);
 }
 
-// Peaked, flat, tied and masked rows, with every kind of truncation.
-struct Case {
-  std::vector<float> logits;
-  SampleParams params;
-};
-Case RandomCase(RandomValues& random) {
-  const int vocab = 1 + random.Below(random.Below(2) == 0 ? 100 : 5000);
-  const float scales[] = {0, 0.01f, 1, 3, 30};
-  Case c;
-  c.logits =
-      random.Normals(static_cast<size_t>(vocab), scales[random.Below(5)]);
-  if (random.Below(3) == 0) {
-    for (float& x : c.logits) x = std::round(x * 4) / 4;
-  }
-  if (random.Below(4) == 0) {
-    for (float& x : c.logits) {
-      if (random.Below(3) == 0) x = -kInfinity;
-    }
-    c.logits[static_cast<size_t>(random.Below(vocab))] = 1;
-  }
-  const float temperatures[] = {0, 0.01f, 0.3f, 0.7f, 1, 2, 50};
-  const float top_ps[] = {1, 1, 0.999999f, 0.95f, 0.5f, 0.01f, 1e-30f};
-  const float min_ps[] = {0, 0, 0, 1e-40f, 1e-4f, 0.05f, 1};
-  const uint32_t top_ks[] = {0, 0, 1, 2, 40, 1000, 4294967295u};
-  c.params = {.temperature = temperatures[random.Below(7)],
-              .top_p = top_ps[random.Below(7)],
-              .min_p = min_ps[random.Below(7)],
-              .top_k = top_ks[random.Below(7)],
-              .seed = random.Next(),
-              .sample_index = static_cast<uint32_t>(random.Next()),
-              .position = random.Next() >> random.Below(64)};
-  return c;
-}
-
 TEST_P(SampleTest, AgreesWithTheReferenceWhereItIsSafelyDecided) {
   RandomValues random(1);
   int decided = 0;
   for (int i = 0; i < 800; ++i) {
-    const Case c = RandomCase(random);
+    const SampleCase c = RandomSampleCase(random);
     const ReferenceSampleResult expected = ReferenceSample(c.logits, c.params);
     if (expected.edge_margin < 1e-5 || expected.draw_margin < 1e-4) continue;
     ++decided;
@@ -120,7 +87,7 @@ TEST_P(SampleTest, AllWidthsThreadCountsAndBatchesGiveTheSameBits) {
   std::vector<float> logits = random.Normals(kRows * kVocab, 2);
   std::vector<SampleParams> params;
   for (int r = 0; r < kRows; ++r) {
-    params.push_back(RandomCase(random).params);
+    params.push_back(RandomSampleCase(random).params);
   }
   const auto run = [&](const CpuContext& context) {
     std::vector<SampledToken> out(kRows);

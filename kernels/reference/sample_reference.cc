@@ -21,12 +21,6 @@ double Gumbel(const SampleParams& params, uint32_t token) {
   return -std::log(-std::log1p(-v));
 }
 
-double LogSumExp(const std::vector<float>& logits, double max) {
-  double sum = 0;
-  for (float logit : logits) sum += std::exp(logit - max);
-  return std::log(sum);
-}
-
 // Tokens in falling order of z, ties by lower id.
 std::vector<uint32_t> Order(const std::vector<double>& z) {
   std::vector<uint32_t> order(z.size());
@@ -84,24 +78,84 @@ void DrawToken(const std::vector<double>& z, const SampleParams& params,
   result->draw_margin = best - second;
 }
 
+// Of each of `tokens`, which are in falling order: those above -infinity.
+std::vector<ReferenceLogprob> LogSoftmax(const std::vector<double>& values,
+                                         const std::vector<uint32_t>& tokens) {
+  const double max = values[tokens[0]];
+  double sum = 0;
+  for (uint32_t token : tokens) sum += std::exp(values[token] - max);
+  std::vector<ReferenceLogprob> result;
+  for (uint32_t token : tokens) {
+    if (values[token] == -kInfinity) continue;
+    result.push_back({token, (values[token] - max) - std::log(sum)});
+  }
+  return result;
+}
+
+double LogprobIn(const std::vector<ReferenceLogprob>& ranking, uint32_t token) {
+  for (const ReferenceLogprob& entry : ranking) {
+    if (entry.token_id == token) return entry.logprob;
+  }
+  return -kInfinity;
+}
+
+float ModifiedLogit(float x, uint32_t token, const SampleParams& params) {
+  for (const LogitBias& entry : params.logit_bias) {
+    if (entry.token_id == token) x = x + entry.bias;
+  }
+  if (params.token_counts != nullptr) {
+    const uint32_t word = params.token_counts[token];
+    const uint32_t count =
+        (word & ~kPromptTokenBit) +
+        static_cast<uint32_t>(std::count(params.uncounted.begin(),
+                                         params.uncounted.end(), token));
+    if ((word & kPromptTokenBit) != 0 || count > 0) {
+      x = x > 0 ? x / params.repetition_penalty : x * params.repetition_penalty;
+    }
+    if (count > 0) {
+      const float frequency =
+          static_cast<float>(count) * params.frequency_penalty;
+      x = x - frequency;
+      x = x - params.presence_penalty;
+    }
+  }
+  const bool is_forbidden =
+      std::count(params.forbidden.begin(), params.forbidden.end(), token) > 0;
+  return is_forbidden ? -std::numeric_limits<float>::infinity()
+                      : std::min(x, std::numeric_limits<float>::max());
+}
+
 }  // namespace
+
+std::vector<float> ReferenceModifiedLogits(std::vector<float> logits,
+                                           const SampleParams& params) {
+  for (uint32_t token = 0; token < logits.size(); ++token) {
+    logits[token] = ModifiedLogit(logits[token], token, params);
+  }
+  return logits;
+}
 
 ReferenceSampleResult ReferenceSample(const std::vector<float>& logits,
                                       const SampleParams& params) {
   ReferenceSampleResult result;
-  const auto largest = std::max_element(logits.begin(), logits.end());
-  if (params.temperature == 0) {
-    result.token_id = static_cast<uint32_t>(largest - logits.begin());
+  const std::vector<float> modified = ReferenceModifiedLogits(logits, params);
+  const auto largest = std::max_element(modified.begin(), modified.end());
+  std::vector<double> z(modified.begin(), modified.end());
+  if (params.temperature == 0 || !std::isfinite(*largest)) {
+    result.token_id = static_cast<uint32_t>(largest - modified.begin());
+    result.kept = {result.token_id};
     result.draw_margin = result.edge_margin = kInfinity;
   } else {
-    std::vector<double> z;
     const float inverse = 1.0f / params.temperature;
-    for (float logit : logits) z.push_back(logit * inverse);
+    for (size_t i = 0; i < z.size(); ++i) z[i] = modified[i] * inverse;
     Truncate(z, params, &result);
     DrawToken(z, params, &result);
   }
-  result.logprob = (logits[result.token_id] - static_cast<double>(*largest)) -
-                   LogSumExp(logits, *largest);
+  const std::vector<double> raw(logits.begin(), logits.end());
+  result.ranking = LogSoftmax(raw, Order(raw));
+  result.ranking_kept = LogSoftmax(z, result.kept);
+  result.logprob = LogprobIn(result.ranking, result.token_id);
+  result.logprob_kept = LogprobIn(result.ranking_kept, result.token_id);
   return result;
 }
 

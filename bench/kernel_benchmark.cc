@@ -194,7 +194,8 @@ BENCHMARK_CAPTURE(BM_Sample, top_logprobs,
                   SampleParams{.num_top_logprobs = kMaxTopLogprobs})
     ->Apply(SampleVocabularies);
 BENCHMARK_CAPTURE(BM_Sample, bias_and_top_logprobs_of_kept,
-                  SampleParams{.top_p = 0.95f,
+                  SampleParams{.temperature = 0.7f,
+                               .top_p = 0.95f,
                                .num_top_logprobs = kMaxTopLogprobs,
                                .logprobs_after_truncation = true})
     ->Apply(SampleVocabularies);

@@ -48,10 +48,13 @@ void Modify(const KernelTable& kernels, const SampleParams& p,
        .modified = modified});
 }
 
+// max: of the logits, or null.
 SampledToken Score(const KernelTable& kernels, std::span<const float> logits,
-                   uint32_t token_id, std::span<SampledToken> top) {
+                   const float* max, uint32_t token_id,
+                   std::span<SampledToken> top) {
   ScoreRow row = {.logits = logits.data(),
                   .vocab = static_cast<int>(logits.size()),
+                  .max = max,
                   .token_id = token_id,
                   .logprob = 0,
                   .num_top = static_cast<int>(top.size()),
@@ -83,10 +86,15 @@ SampledToken SampleOne(const KernelTable& kernels, const SampleParams& p,
                  .position = p.position,
                  .scratch = Sized(&scratch.candidates, DrawScratchSize(vocab)),
                  .kept = p.logprobs_after_truncation ? buffer : nullptr,
-                 .token_id = 0};
+                 .token_id = 0,
+                 .max = 0};
   kernels.draw(row);
-  if (row.kept != nullptr) logits = {row.kept, logits.size()};
-  return Score(kernels, logits, row.token_id, top);
+  if (row.kept != nullptr) {
+    return Score(kernels, {row.kept, logits.size()}, nullptr, row.token_id,
+                 top);
+  }
+  return Score(kernels, logits, modifies ? nullptr : &row.max, row.token_id,
+               top);
 }
 
 // The list of row r of `top`, so long as asked for.
@@ -132,8 +140,9 @@ void ScoreTokens(const CpuContext& context, MatrixView<const float> logits,
   ParallelFor(context, logits.rows, [&](int r) {
     const ScoreParams& p = params[static_cast<size_t>(r)];
     CHECK_LT(p.token_id, static_cast<uint32_t>(logits.cols));
-    out[static_cast<size_t>(r)] = Score(kernels, RowOf(logits, r), p.token_id,
-                                        TopOf(top, r, p.num_top_logprobs));
+    out[static_cast<size_t>(r)] =
+        Score(kernels, RowOf(logits, r), nullptr, p.token_id,
+              TopOf(top, r, p.num_top_logprobs));
   });
 }
 

@@ -108,6 +108,7 @@ struct DrawRow {
   // It may be `logits`.
   float* kept;
   uint32_t token_id;
+  float max;  // Of `logits`.
 };
 
 // Three arrays of candidates.
@@ -116,6 +117,7 @@ size_t DrawScratchSize(int vocab);
 struct ScoreRow {
   const float* logits;
   int vocab;
+  const float* max;  // Of `logits`, or null: not known.
   uint32_t token_id;
   // Results.
   float logprob;

@@ -127,7 +127,8 @@ void ModifyLogitsKernel(const LogitsRow& row) {
 }
 
 void ScoreKernel(ScoreRow& row) {
-  const float max = MaxOf(row.logits, row.vocab);
+  const float max =
+      row.max != nullptr ? *row.max : MaxOf(row.logits, row.vocab);
   Ranking top;
   top.limit = row.num_top;
   top.count = 0;

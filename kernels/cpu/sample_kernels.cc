@@ -309,8 +309,8 @@ BATON_INLINE void KeepCandidates(const DrawRow& row, const Candidates& c,
 }  // namespace
 
 void DrawKernel(DrawRow& row) {
-  const float max = MaxOf(row.logits, row.vocab);
-  const int argmax = IndexOf(max, row.logits, row.vocab);
+  row.max = MaxOf(row.logits, row.vocab);
+  const int argmax = IndexOf(row.max, row.logits, row.vocab);
   const F32x16 inverse_t = Set(1.0f / row.temperature);
   const float z_max = FirstLane(Set(row.logits[argmax]) * inverse_t);
   if (row.temperature == 0 || !IsFinite(z_max)) {

@@ -182,6 +182,7 @@ TEST_P(SampleModifiersTest, AllWidthsThreadCountsAndBatchesGiveTheSameBits) {
     cases[r].logits.assign(kVocab, 0);
     if (r % 4 != 0) AddRandomModifiers(random, &cases[r]);
   }
+  params.reserve(kRows);
   for (const SampleCase& c : cases) params.push_back(c.Borrowed());
   const auto run = [&](const CpuContext& context, size_t first, size_t rows) {
     std::vector<SampledToken> out(rows);
@@ -344,7 +345,7 @@ TEST_P(SampleModifiersTest, ExtremeValuesGiveATokenAndNoNan) {
   const float biases[] = {kLargest, -kLargest, -kInfinity, 1};
   for (int i = 0; i < 2000; ++i) {
     SampleCase c = RandomSampleCase(random);
-    c.logits.resize(static_cast<size_t>(1 + random.Below(20)));
+    c.logits.resize(1 + static_cast<size_t>(random.Below(20)));
     for (float& x : c.logits) x = logits[random.Below(7)];
     c.params.repetition_penalty = repetitions[random.Below(4)];
     c.params.presence_penalty = penalties[random.Below(4)];
@@ -365,6 +366,25 @@ TEST_P(SampleModifiersTest, ExtremeValuesGiveATokenAndNoNan) {
       EXPECT_FALSE(std::isnan(entry.logprob));
     }
   }
+}
+
+// Infinity less infinity, among others.
+TEST_P(SampleModifiersTest, AnOverflowCountsAsTheLargestFloat) {
+  const std::vector<float> logits = {kLargest, kLargest, 5};
+  const std::vector<uint32_t> counts = {2, 0, 1};
+  const LogitBias bias[] = {{0, kLargest}, {1, kLargest}};
+  SampleParams params = {.frequency_penalty = kLargest,
+                         .token_counts = counts.data(),
+                         .logit_bias = bias,
+                         .logprobs_after_truncation = true};
+  std::vector<int> drawn(3);
+  for (params.seed = 0; params.seed < 100; ++params.seed) {
+    const SampledToken token = Draw(logits, params);
+    ++drawn[token.token_id];
+    EXPECT_NEAR(token.logprob, std::log(0.5), 1e-6);
+  }
+  // Beside the largest float, noise is nothing: a tie.
+  EXPECT_EQ(drawn, (std::vector<int>{100, 0, 0}));
 }
 
 TEST_P(SampleModifiersTest, ListsEqualLogitsByLowerIdAndNoMaskedToken) {

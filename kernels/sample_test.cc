@@ -86,6 +86,7 @@ TEST_P(SampleTest, AllWidthsThreadCountsAndBatchesGiveTheSameBits) {
   constexpr int kVocab = 1003;
   std::vector<float> logits = random.Normals(kRows * kVocab, 2);
   std::vector<SampleParams> params;
+  params.reserve(kRows);
   for (int r = 0; r < kRows; ++r) {
     params.push_back(RandomSampleCase(random).params);
   }

@@ -47,12 +47,12 @@ BATON_INLINE void PenalizeAll(const LogitsRow& row) {
   }
 }
 
-// One token anew: its bias, and all its counts.
+// One token anew, from its logit: its bias, and all its counts.
 BATON_INLINE void ModifyToken(const LogitsRow& row, uint32_t token,
                               float bias) {
   if (token >= static_cast<uint32_t>(row.vocab)) return;
   F32x16 x = Set(row.logits[token]);
-  if (bias != 0) x = Bounded(x + Set(bias));
+  if (bias != 0) x = x + Set(bias);
   if (row.token_counts != nullptr) {
     uint32_t counts = row.token_counts[token];
     for (int i = 0; i < row.num_uncounted; ++i) {
@@ -60,14 +60,7 @@ BATON_INLINE void ModifyToken(const LogitsRow& row, uint32_t token,
     }
     x = Penalized(row, x, Set(static_cast<int32_t>(counts)));
   }
-  row.modified[token] = FirstLane(x);
-}
-
-BATON_INLINE float BiasOf(const LogitsRow& row, uint32_t token) {
-  for (int i = 0; i < row.num_bias; ++i) {
-    if (row.bias[i].token_id == token) return row.bias[i].bias;
-  }
-  return 0;
+  row.modified[token] = FirstLane(Bounded(x));
 }
 
 // --- Alternatives ------------------------------------------------------------
@@ -110,7 +103,7 @@ void ModifyLogitsKernel(const LogitsRow& row) {
   if (row.token_counts != nullptr) {
     PenalizeAll(row);
     for (int i = 0; i < row.num_uncounted; ++i) {
-      ModifyToken(row, row.uncounted[i], BiasOf(row, row.uncounted[i]));
+      ModifyToken(row, row.uncounted[i], 0);
     }
   } else {
     __builtin_memcpy(row.modified, row.logits,

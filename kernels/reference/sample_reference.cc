@@ -121,8 +121,9 @@ float ModifiedLogit(float x, uint32_t token, const SampleParams& params) {
   }
   const bool is_forbidden =
       std::count(params.forbidden.begin(), params.forbidden.end(), token) > 0;
-  return is_forbidden ? -std::numeric_limits<float>::infinity()
-                      : std::min(x, std::numeric_limits<float>::max());
+  if (is_forbidden) return -std::numeric_limits<float>::infinity();
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  return x <= kLargest ? x : kLargest;  // So of a NaN too.
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "engine/cpu_device_stream.h"
+#include "engine/cpu_step_executor.h"
 #include "engine/llm_engine.h"
 #include "engine/model/deepseek_v3_runner.h"
 #include "kernels/cpu_context.h"
@@ -208,7 +209,8 @@ void WriteLogits(const std::string& path, DeepSeekV3Runner* model,
                     .positions = positions,
                     .sequences = {&sequence, 1},
                     .logits_rows = {&last_row, 1}},
-                   Dense(logits.data(), 1, static_cast<int>(logits.size())));
+                   {.logits = Dense(logits.data(), 1,
+                                    static_cast<int>(logits.size()))});
   }
   std::ofstream(path, std::ios::binary)
       .write(reinterpret_cast<const char*>(logits.data()),
@@ -268,11 +270,13 @@ absl::Status RunBenchmark(const Options& options) {
   const MonotonicClock clock;
   CpuDeviceStream stream;
   Steps steps;
-  LLMEngine engine(engine_options, {.model = model.get(),
-                                    .stream = &stream,
+  CpuStepExecutor executor(engine_options, {.model = model.get(),
+                                            .stream = &stream,
+                                            .clock = &clock,
+                                            .cpu = cpu});
+  LLMEngine engine(engine_options, {.executor = &executor,
                                     .pool = pool.get(),
                                     .clock = &clock,
-                                    .cpu = cpu,
                                     .observer = [&](const StepStats& stats) {
                                       steps.emplace_back(clock.Now(), stats);
                                     }});

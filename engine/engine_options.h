@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "absl/time/time.h"
+#include "engine/step_curve.h"
 
 namespace baton {
 
@@ -26,6 +28,9 @@ struct EngineOptions {
   uint32_t pipeline_depth = 2;
   // Drafts a sequence and step, up to kMaxDraftTokens; 0: no speculation.
   uint32_t num_draft_tokens = 0;
+  // How many of them to verify: those that pay, by the time of steps of so many
+  // rows as measured at start. Empty: all.
+  std::vector<StepCurvePoint> step_curve = {};
 
   uint32_t max_rows_per_sequence_decoding() const {
     return 1 + num_draft_tokens;

@@ -271,6 +271,10 @@ void LLMEngine::CountCommitted(const ScheduledRows& rows,
   const bool from_host = rows.source == RowSource::kHost;
   sequence->total_inflight_tokens -= from_host ? 1 : rows.num_rows;
   --sequence->inflight_draws;
+  for (uint32_t j = 0; j < drawn->num_verified && j < drawn->num_tokens; ++j) {
+    scheduler_.planner()->ObserveAcceptance(
+        j, sequence->draft_rates.confidence[j], j + 1 < drawn->num_tokens);
+  }
   sequence->draft_rates.num_drafts = drawn->num_drafts;
   sequence->draft_rates.confidence = drawn->draft_probability;
 }
@@ -335,6 +339,10 @@ void LLMEngine::PublishTail(const SequenceMetadata& sequence,
 void LLMEngine::ReportStep(const WorkerStepState& step, uint32_t tokens,
                            absl::Duration commit_time) {
   const StepOutput& output = step.output;
+  if (step.plan.type == StepType::kDecode) {
+    scheduler_.planner()->Observe(output.num_rows,
+                                  output.device_end - output.device_start);
+  }
   const absl::Time ready = device_busy_until_.value_or(output.device_start);
   device_busy_until_ = output.device_end;
   if (!environment_.observer) return;

@@ -61,7 +61,9 @@ uint32_t TokensToCompute(const SequenceMetadata& sequence) {
 }  // namespace
 
 Scheduler::Scheduler(const EngineOptions& options, KvCacheManager* kv)
-    : options_(options), kv_(kv) {
+    : options_(options),
+      kv_(kv),
+      planner_(options.step_curve, options.max_running_requests) {
   CHECK_GT(options.max_running_requests, 0u);
   CHECK_GT(options.max_chunk_tokens, 0u);
   CHECK_GE(options.max_batched_tokens, options.max_chunk_tokens);
@@ -69,6 +71,8 @@ Scheduler::Scheduler(const EngineOptions& options, KvCacheManager* kv)
   running_.reserve(options.max_running_requests);
   admitted_.reserve(options.max_running_requests);
   wishes_.reserve(options.max_running_requests);
+  rates_.reserve(options.max_running_requests);
+  verify_.reserve(options.max_running_requests);
   for (uint32_t i = options.max_running_requests; i > 0; --i) {
     free_slots_.push_back(i - 1);
   }
@@ -163,10 +167,7 @@ void Scheduler::PlanDecode(SchedulerOutput* plan) {
   for (SequenceMetadata* sequence : running_) {
     if (CanDecode(sequence)) wishes_.push_back({.sequence = sequence});
   }
-  for (DecodeWish& wish : wishes_) {
-    wish.num_drafts = options_.num_draft_tokens;
-    wish.verify = wish.sequence->num_drafts;
-  }
+  if (drafts()) ChooseDraftsToVerify();
   for (DecodeWish& wish : wishes_) {
     // Preempted for an older one of this step.
     if (wish.sequence->phase() == SequencePhase::kWaiting) continue;
@@ -176,6 +177,25 @@ void Scheduler::PlanDecode(SchedulerOutput* plan) {
     } else {
       PlanHostRows(wish, 1, plan);
     }
+  }
+}
+
+// By what is known now: the drafts themselves may still be in flight, then the
+// chances of those before them stand for theirs.
+void Scheduler::ChooseDraftsToVerify() {
+  rates_.clear();
+  for (const DecodeWish& wish : wishes_) {
+    DraftRates rates = wish.sequence->draft_rates;
+    std::fill(rates.confidence.begin() + rates.num_drafts,
+              rates.confidence.end(), 1.0f);
+    rates.num_drafts = wish.sequence->num_drafts;
+    rates_.push_back(rates);
+  }
+  verify_.resize(wishes_.size());
+  planner_.Choose(rates_, options_.max_logits_rows(), verify_);
+  for (size_t i = 0; i < wishes_.size(); ++i) {
+    wishes_[i].num_drafts = options_.num_draft_tokens;
+    wishes_[i].verify = verify_[i];
   }
 }
 

@@ -10,6 +10,7 @@
 #include "engine/kv_cache_manager.h"
 #include "engine/scheduler_output.h"
 #include "engine/sequence.h"
+#include "engine/verification_planner.h"
 
 namespace baton {
 
@@ -51,6 +52,8 @@ class Scheduler {
 
   // Tokens of the queue whose rows are to be computed here.
   uint64_t waiting_tokens() const { return waiting_tokens_; }
+  // To be told of every decode step.
+  VerificationPlanner* planner() { return &planner_; }
   std::span<SequenceMetadata* const> waiting() const { return waiting_; }
   std::span<SequenceMetadata* const> running() const { return running_; }
 
@@ -67,6 +70,7 @@ class Scheduler {
   bool TryAdmit(SequenceMetadata* sequence);
   void PlanPrefill(SchedulerOutput* plan);
   void PlanDecode(SchedulerOutput* plan);
+  void ChooseDraftsToVerify();
   void PlanHostRows(const DecodeWish& wish, uint32_t num_rows,
                     SchedulerOutput* plan);
   void PlanDeviceRows(const DecodeWish& wish, SchedulerOutput* plan);
@@ -88,6 +92,9 @@ class Scheduler {
   uint32_t decode_steps_since_prefill_ = 0;
   // Of the decode step being planned.
   std::vector<DecodeWish> wishes_;
+  std::vector<DraftRates> rates_;
+  std::vector<uint32_t> verify_;
+  VerificationPlanner planner_;
 };
 
 }  // namespace baton

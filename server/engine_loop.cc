@@ -36,7 +36,7 @@ void EngineLoop::TurnEngine() {
   int waits_at_the_end = 0;
   while (!stop_engine_.load() || !engine_->idle()) {
     const bool advanced = engine_->Advance();
-    const bool polled = stream_->Poll();
+    const bool polled = stream_ != nullptr && stream_->Poll();
     if (advanced || polled) continue;
     if (stop_engine_.load()) {
       if (engine_->idle()) return;

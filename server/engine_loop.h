@@ -11,12 +11,13 @@
 
 namespace baton {
 
-// One thread turns the engine and its stream, which take turns anyway at depth
-// 1; another the transfer agent. Both block when there is nothing to do.
+// One thread turns the engine, and its stream where no DeviceThread does:
+// at depth 1 they take turns anyway. Another turns the transfer agent. Both
+// block when there is nothing to do.
 class EngineLoop {
  public:
   // Starts the threads. Borrows all, which must outlive it. `agent` may be
-  // null.
+  // null; `stream` is null where another thread polls it.
   EngineLoop(LLMEngine* engine, DeviceStream* stream, KvTransferAgent* agent);
   // Goes on until the engine is idle, then stops. REQUIRES: every request has
   // ended, or is about to.

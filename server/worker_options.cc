@@ -73,6 +73,25 @@ void AddEngineFlags(Flags* flags, WorkerOptions* o) {
                       "of work wait.",
               .min = 1,
               .max = 1e6});
+  flags->Add(&o->async_scheduling,
+             {.name = "async_scheduling",
+              .help = "Plan and launch a step while the one before it runs. "
+                      "The tokens are the same either way."});
+  flags->Add(&o->engine.pipeline_depth,
+             {.name = "pipeline_depth",
+              .help = "Steps in flight at most, with --async_scheduling.",
+              .min = 1,
+              .max = kMaxPipelineDepth});
+  flags->Add(&o->engine.num_draft_tokens,
+             {.name = "num_draft_tokens",
+              .help = "Tokens to draft ahead with the model's own MTP layer. "
+                      "They change speed, never tokens. The same on all "
+                      "workers of a model. 0: off.",
+              .max = kMaxDraftTokens});
+  flags->Add(&o->adaptive_verification,
+             {.name = "adaptive_verification",
+              .help = "Verify the drafts that pay, by step times measured at "
+                      "start and since. false: all."});
   flags->AddChoice(&o->isa,
                    {{"auto", std::nullopt},
                     {"array", VectorIsa::kArray},

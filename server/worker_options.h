@@ -37,6 +37,8 @@ struct WorkerOptions {
   std::optional<VectorIsa> isa;  // Absent: the widest.
 
   EngineOptions engine;
+  bool async_scheduling = true;
+  bool adaptive_verification = true;
   std::optional<ByteSize> kv_cache_bytes;
   std::optional<uint32_t> kv_blocks;
 

@@ -13,6 +13,7 @@
 #include "base/field_error.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "server/decode_curve.h"
 #include "server/kv_pool_size.h"
 #include "server/warm_up.h"
 
@@ -71,7 +72,8 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
   const absl::Time loaded = process->clock_.Now();
   RETURN_IF_ERROR(process->TakePool(options));
   const absl::Time pooled = process->clock_.Now();
-  process->StartEngine(options, std::move(observer));
+  process->StartEngine(process->MakeEngineOptions(options), options.kv_lease,
+                       std::move(observer));
   RETURN_IF_ERROR(
       WarmUp(process->engine_.get(), process->clock_, kWarmUpTimeout));
   const absl::Time warm = process->clock_.Now();
@@ -102,7 +104,8 @@ absl::Status WorkerProcess::Load(const WorkerOptions& options) {
            .max_rows = static_cast<int>(options.engine.max_rows()),
            .max_logits_rows =
                static_cast<int>(options.engine.max_logits_rows()),
-           .max_context_tokens = static_cast<int>(options.max_context_tokens)},
+           .max_context_tokens = static_cast<int>(options.max_context_tokens),
+           .drafter = options.engine.num_draft_tokens > 0},
           cpu_));
   return absl::OkStatus();
 }
@@ -139,26 +142,41 @@ absl::Status WorkerProcess::TakePool(const WorkerOptions& options) {
   return absl::OkStatus();
 }
 
+EngineOptions WorkerProcess::MakeEngineOptions(const WorkerOptions& options) {
+  EngineOptions engine = options.engine;
+  if (!options.async_scheduling) engine.pipeline_depth = 1;
+  if (engine.num_draft_tokens > 0 && options.adaptive_verification) {
+    engine.step_curve = MeasureDecodeCurve(runner_.get(), engine, clock_);
+  }
+  return engine;
+}
+
 void WorkerProcess::StartEngine(
-    const WorkerOptions& options,
+    const EngineOptions& options, absl::Duration kv_lease,
     std::function<void(const StepStats&)> observer) {
   if (transport_ != nullptr) {
     agent_ = std::make_unique<KvTransferAgent>(
         KvTransferAgentOptions{.fingerprint = model().fingerprint,
-                               .lease = options.kv_lease},
+                               .lease = kv_lease},
         transport_.get(), pool_.get(), &clock_, [this](KvTransferEvent event) {
           engine_->OnTransferEvent(std::move(event));
         });
   }
+  executor_ = std::make_unique<CpuStepExecutor>(
+      options, CpuStepExecutor::Device{.model = runner_.get(),
+                                       .stream = &stream_,
+                                       .clock = &clock_,
+                                       .cpu = cpu_});
   engine_ = std::make_unique<LLMEngine>(
-      options.engine, EngineEnvironment{.model = runner_.get(),
-                                        .stream = &stream_,
-                                        .pool = pool_.get(),
-                                        .transfer = agent_.get(),
-                                        .clock = &clock_,
-                                        .cpu = cpu_,
-                                        .observer = std::move(observer)});
-  loop_ = std::make_unique<EngineLoop>(engine_.get(), &stream_, agent_.get());
+      options, EngineEnvironment{.executor = executor_.get(),
+                                 .pool = pool_.get(),
+                                 .transfer = agent_.get(),
+                                 .clock = &clock_,
+                                 .observer = std::move(observer)});
+  const bool asynchronous = options.pipeline_depth > 1;
+  if (asynchronous) device_ = std::make_unique<DeviceThread>(&stream_);
+  loop_ = std::make_unique<EngineLoop>(
+      engine_.get(), asynchronous ? nullptr : &stream_, agent_.get());
 }
 
 }  // namespace baton

@@ -14,9 +14,11 @@
 #include "comm/kv_transfer_agent.h"
 #include "comm/ucx_transport.h"
 #include "engine/cpu_device_stream.h"
+#include "engine/cpu_step_executor.h"
 #include "engine/llm_engine.h"
 #include "engine/model/deepseek_v3_runner.h"
 #include "kernels/thread_pool.h"
+#include "server/device_thread.h"
 #include "server/engine_loop.h"
 #include "server/worker_options.h"
 
@@ -46,7 +48,9 @@ class WorkerProcess {
   WorkerProcess() = default;
   absl::Status Load(const WorkerOptions& options);
   absl::Status TakePool(const WorkerOptions& options);
-  void StartEngine(const WorkerOptions& options,
+  // The options that the engine works by, with what they leave to measure.
+  EngineOptions MakeEngineOptions(const WorkerOptions& options);
+  void StartEngine(const EngineOptions& options, absl::Duration kv_lease,
                    std::function<void(const StepStats&)> observer);
 
   // In the order of their making; each borrows from those above.
@@ -59,7 +63,9 @@ class WorkerProcess {
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<KvTransferAgent> agent_;  // Null: unified.
   CpuDeviceStream stream_;
+  std::unique_ptr<CpuStepExecutor> executor_;
   std::unique_ptr<LLMEngine> engine_;
+  std::unique_ptr<DeviceThread> device_;  // Null: the loop's engine thread.
   std::unique_ptr<EngineLoop> loop_;
 };
 

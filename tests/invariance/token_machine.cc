@@ -16,6 +16,7 @@
 #include "comm/kv_transfer_agent.h"
 #include "comm/ucx_transport.h"
 #include "engine/cpu_device_stream.h"
+#include "engine/cpu_step_executor.h"
 #include "engine/llm_engine.h"
 #include "engine/model/deepseek_v3_runner.h"
 #include "engine/token_sink.h"
@@ -89,14 +90,18 @@ class Rank {
           });
     }
     runner_->BindKvPool(pool_.get());
+    const EngineOptions options = MakeEngineOptions(config);
+    executor_ = std::make_unique<CpuStepExecutor>(
+        options, CpuStepExecutor::Device{.model = runner_.get(),
+                                         .stream = &stream_,
+                                         .clock = &clock_,
+                                         .cpu = cpu_});
     engine_ = std::make_unique<LLMEngine>(
-        MakeEngineOptions(config), EngineEnvironment{.model = runner_.get(),
-                                                     .stream = &stream_,
-                                                     .pool = pool_.get(),
-                                                     .transfer = agent_.get(),
-                                                     .clock = &clock_,
-                                                     .cpu = cpu_,
-                                                     .observer = {}});
+        options, EngineEnvironment{.executor = executor_.get(),
+                                   .pool = pool_.get(),
+                                   .transfer = agent_.get(),
+                                   .clock = &clock_,
+                                   .observer = {}});
   }
 
   LLMEngine& engine() { return *engine_; }
@@ -117,6 +122,7 @@ class Rank {
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<KvTransferAgent> agent_;
   CpuDeviceStream stream_;
+  std::unique_ptr<CpuStepExecutor> executor_;
   std::unique_ptr<LLMEngine> engine_;
 };
 

@@ -1,5 +1,6 @@
 #include "server/router/generation.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,10 @@
 
 namespace baton {
 namespace {
+
+// Between two looks for a worker: the first, and the longest.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(320);
 
 // A worker that shuts down cancels its calls; we did not ask for that.
 bool IsRetryable(const absl::Status& status) {
@@ -31,6 +36,7 @@ double Seconds(absl::Duration duration) {
 Generation::Generation(GenerationPlan plan, Options options)
     : options_(std::move(options)),
       plan_(std::move(plan)),
+      next_pause_(kFirstPause),
       stream_(options_.tokenizer, &plan_) {
   CHECK(plan_.sampling.seed.has_value());
   finished_.set_seed(*plan_.sampling.seed);
@@ -68,7 +74,16 @@ GenerationActions Generation::OnRoute(Route route, uint64_t id_counter) {
 
 GenerationActions Generation::OnRefused(absl::Status why, absl::Time now) {
   if (phase_ != GenerationPhase::kQueued) return {};
-  return Fail(std::move(why), now);
+  if (now >= wait_end_) return Fail(std::move(why), now);
+  const absl::Duration pause = std::min(next_pause_, wait_end_ - now);
+  next_pause_ = std::min(2 * next_pause_, kLongestPause);
+  return {.pause = pause};
+}
+
+GenerationActions Generation::OnPauseEnded() {
+  if (phase_ != GenerationPhase::kQueued) return {};
+  worst_route_ = RouteRank::kReady;
+  return {.find_route = true};
 }
 
 GenerationActions Generation::OnPrefillMessage(uint32_t attempt,
@@ -275,6 +290,8 @@ GenerationActions Generation::OnAttemptFailed(WorkerId worker,
     MoveTo(GenerationPhase::kQueued);
     prefill_open_ = false;
     ++attempt_;
+    worst_route_ = RouteRank::kUntried;
+    wait_end_ = now + options_.worker_wait;
     avoid_.push_back(worker);
     // The KV was lost on the way: it may have been either end's fault.
     if (absl::IsAborted(status) && route_.prefill.has_value()) {

@@ -15,6 +15,7 @@ constexpr std::chrono::milliseconds kDeadlineSlack(5);
 Generation::Options MachineOptions(const Router& router, absl::Time arrival) {
   return {.router_nonce = router.nonce(),
           .max_retries = router.options().max_retries,
+          .worker_wait = router.options().worker_wait,
           .arrival = arrival,
           .tokenizer = router.text().tokenizer.get()};
 }
@@ -89,9 +90,20 @@ void GenerationCall::Perform(const GenerationActions& actions) {
   if (actions.queue) EnterQueue();
   if (!actions.retry_reason.empty()) LogRetry(actions.retry_reason);
   if (actions.find_route) FindRoute();
+  if (actions.pause > absl::ZeroDuration()) {
+    StartTimer(actions.pause, [](Generation& generation, absl::Time) {
+      return generation.OnPauseEnded();
+    });
+  }
   if (actions.start_prefill) StartPrefill();
   if (actions.start_decode) StartDecode();
-  if (actions.start_grace) StartGrace();
+  if (actions.start_grace) {
+    StartTimer(router_.options().release_grace,
+               [number = attempts_.back()->number](Generation& generation,
+                                                   absl::Time now) {
+                 return generation.OnGraceEnded(number, now);
+               });
+  }
   if (actions.send_chunk) SendChunk();
   if (actions.finish) Finish();
 }
@@ -113,13 +125,15 @@ void GenerationCall::EnterQueue() {
 void GenerationCall::FindRoute() {
   if (!attempts_.empty()) ReleaseUnstarted();
   std::vector<WorkerId> avoid;
+  RouteRank worst;
   auto attempt = std::make_unique<Attempt>();
   {
     absl::MutexLock lock(&mutex_);
     avoid = generation_.avoid();
+    worst = generation_.worst_route();
     attempt->number = generation_.attempt();
   }
-  absl::StatusOr<Route> route = router_.pool().FindRoute(avoid);
+  absl::StatusOr<Route> route = router_.pool().FindRoute(avoid, worst);
   if (!route.ok()) {
     Handle([&route](Generation& generation, absl::Time now) {
       return generation.OnRefused(route.status(), now);
@@ -194,20 +208,17 @@ void GenerationCall::TellEnded(Attempt* attempt,
   router_.pool().OnRequestEnded(attempt->route.decode, load);
 }
 
-void GenerationCall::StartGrace() {
-  grace_.emplace();
-  const uint32_t number = attempts_.back()->number;
+template <typename Event>
+void GenerationCall::StartTimer(absl::Duration duration, Event event) {
+  timer_.emplace();
   // The alarm keeps its callback as long as we keep the alarm: let go of `self`
   // in the call.
-  grace_->Set(std::chrono::system_clock::now() +
-                  absl::ToChronoNanoseconds(router_.options().release_grace),
-              [self = shared_from_this(), number](bool expired) mutable {
-                const auto last = std::move(self);
-                if (!expired) return;
-                last->Handle([number](Generation& generation, absl::Time now) {
-                  return generation.OnGraceEnded(number, now);
-                });
-              });
+  timer_->Set(
+      std::chrono::system_clock::now() + absl::ToChronoNanoseconds(duration),
+      [self = shared_from_this(), event](bool expired) mutable {
+        const auto last = std::move(self);
+        if (expired) last->Handle(event);
+      });
 }
 
 void GenerationCall::SendChunk() {
@@ -248,7 +259,7 @@ void GenerationCall::Finish() {
     *response.mutable_finished() = generation_.finished();
   }
   if (!attempts_.empty()) ReleaseUnstarted();
-  grace_.reset();
+  timer_.reset();
   LogAndCount(response.finished(), status);
   if (status.ok()) client_->Send(std::move(response));
   // Before the client hears of the end: its id is free by then.

@@ -124,11 +124,42 @@ TEST_F(RouterFaultTest, ReleasesOnceWhatARetryFindsNoWorkersFor) {
         WaitFor([&] { return NumWorkers(WorkerState::kRefused) == 1; }));
     return Unavailable();
   });
-  StartRouter({&prefill_, &decode_});
-  const GenerateOutcome outcome = router_->Generate(IdsRequest(3));
-  EXPECT_EQ(ErrorReason(FromGrpcStatus(outcome.status)), "NO_WORKER");
+  Router::Options options = RouterForTest::Options({&prefill_, &decode_});
+  options.worker_wait = absl::Milliseconds(50);
+  StartRouter(std::move(options));
+  const absl::Status status =
+      FromGrpcStatus(router_->Generate(IdsRequest(3)).status);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(status), "NO_WORKER");
+  EXPECT_TRUE(RetryDelay(status).has_value());
   EXPECT_EQ(Retries("unavailable"), 1);
   EXPECT_EQ(router_->router().pool().num_in_flight(), 0);
+}
+
+TEST_F(RouterFaultTest, WaitsForTheOnlyWorkerToComeBack) {
+  absl::Notification called;
+  prefill_.SetPrefill([&](const v1::WorkerRequest&, FakePrefillStream* stream) {
+    called.Notify();
+    EXPECT_TRUE(stream->WaitUntilCancelled());
+    return grpc::Status::CANCELLED;
+  });
+  Router::Options options = RouterForTest::Options({&prefill_, &decode_});
+  options.worker_wait = absl::Minutes(1);
+  options.max_retries = 1;
+  StartRouter(std::move(options));
+  GenerateOutcome outcome;
+  std::thread client([&] { outcome = router_->Generate(IdsRequest(3)); });
+  called.WaitForNotification();
+  prefill_.Die();
+  EXPECT_TRUE(
+      WaitFor([&] { return NumWorkers(WorkerState::kUnhealthy) == 1; }));
+  FakeWorker again(DemoInfo(v1::WORKER_ROLE_PREFILL), prefill_.address());
+  again.SetPrefill(GoodPrefill());
+  client.join();
+  EXPECT_EQ(outcome.text, "abc") << outcome.status.error_message();
+  EXPECT_EQ(again.requests().size(), 1u);
+  EXPECT_EQ(Retries("unavailable"), 1);
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
 }
 
 TEST_F(RouterFaultTest, NeverRetriesAnErrorOfTheRequest) {

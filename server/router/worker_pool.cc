@@ -11,16 +11,16 @@
 namespace baton {
 namespace {
 
-constexpr int kNoRank = 100;
-
 bool IsServing(WorkerState state) {
   return state == WorkerState::kReady || state == WorkerState::kSuspect;
 }
 
-// Smaller is better; kNoRank: not at all.
-int Rank(WorkerState state, bool avoided) {
-  if (state == WorkerState::kReady) return avoided ? 1 : 0;
-  return state == WorkerState::kSuspect ? 2 : kNoRank;
+RouteRank RankOf(WorkerState state, bool avoided) {
+  if (state == WorkerState::kReady) {
+    return avoided ? RouteRank::kReady : RouteRank::kUntried;
+  }
+  return state == WorkerState::kSuspect ? RouteRank::kSuspect
+                                        : RouteRank::kNone;
 }
 
 absl::Status NobodyServes() {
@@ -122,13 +122,15 @@ void WorkerPool::MoveTo(Worker* worker, WorkerState to, std::string reason) {
   }
 }
 
-absl::StatusOr<Route> WorkerPool::FindRoute(std::span<const WorkerId> avoid) {
+absl::StatusOr<Route> WorkerPool::FindRoute(std::span<const WorkerId> avoid,
+                                            RouteRank worst) {
+  CHECK(worst != RouteRank::kNone);
   absl::MutexLock lock(&mutex_);
   const Candidates prefill = Find(v1::WORKER_ROLE_PREFILL, avoid);
   const Candidates decode = Find(v1::WORKER_ROLE_DECODE, avoid);
   const Candidates unified = Find(v1::WORKER_ROLE_UNIFIED, avoid);
-  const int pair_rank = std::max(prefill.rank, decode.rank);
-  if (std::min(pair_rank, unified.rank) == kNoRank) return NobodyServes();
+  const RouteRank pair_rank = std::max(prefill.rank, decode.rank);
+  if (std::min(pair_rank, unified.rank) > worst) return NobodyServes();
   Route route;
   if (pair_rank <= unified.rank) {
     route.prefill = Take(v1::WORKER_ROLE_PREFILL, prefill);
@@ -142,14 +144,14 @@ absl::StatusOr<Route> WorkerPool::FindRoute(std::span<const WorkerId> avoid) {
 
 WorkerPool::Candidates WorkerPool::Find(v1::WorkerRole role,
                                         std::span<const WorkerId> avoid) const {
-  Candidates best = {.workers = {}, .rank = kNoRank};
+  Candidates best;
   for (uint32_t i = 0; i < size(); ++i) {
     if (workers_[i].where.role != role) continue;
     const WorkerId id(i);
     const bool avoided =
         std::find(avoid.begin(), avoid.end(), id) != avoid.end();
-    const int rank = Rank(workers_[i].state, avoided);
-    if (rank == kNoRank || rank > best.rank) continue;
+    const RouteRank rank = RankOf(workers_[i].state, avoided);
+    if (rank == RouteRank::kNone || rank > best.rank) continue;
     if (rank < best.rank) best = {.workers = {}, .rank = rank};
     best.workers.push_back(id);
   }

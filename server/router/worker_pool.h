@@ -66,8 +66,10 @@ class WorkerPool final {
 
   // --- From requests.
   // Counts the request at the route's workers until each one's OnRequestEnded.
-  // UNAVAILABLE, with a retry delay, when nobody can serve.
-  absl::StatusOr<Route> FindRoute(std::span<const WorkerId> avoid)
+  // UNAVAILABLE, with a retry delay, when nobody can serve who is no worse than
+  // `worst`. REQUIRES: not kNone.
+  absl::StatusOr<Route> FindRoute(std::span<const WorkerId> avoid,
+                                  RouteRank worst = RouteRank::kSuspect)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // `load`: as the worker reported it, without this request.
   void OnRequestEnded(WorkerId worker,
@@ -99,7 +101,7 @@ class WorkerPool final {
   // Those who can take a request, and how good a choice they are.
   struct Candidates {
     std::vector<WorkerId> workers;
-    int rank = 0;  // Smaller is better.
+    RouteRank rank = RouteRank::kNone;
   };
 
   std::string ReasonToRefuse(WorkerId worker,

@@ -231,6 +231,23 @@ TEST(WorkerPoolTest, TakesASuspectOnlyAsTheLastChoice) {
   EXPECT_EQ(pool.state(Id(0)), kReady);
 }
 
+TEST(WorkerPoolTest, TakesNoWorseWorkersThanItMay) {
+  WorkerPool pool = MakePool({WORKER_ROLE_PREFILL, WORKER_ROLE_DECODE});
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_PREFILL), Load(0));
+  pool.OnProbe(Id(1), Info(WORKER_ROLE_DECODE), Load(0));
+  const std::array failed = {Id(1)};
+  EXPECT_TRUE(pool.FindRoute({}, RouteRank::kUntried).ok());
+  const absl::Status tried =
+      pool.FindRoute(failed, RouteRank::kUntried).status();
+  EXPECT_TRUE(absl::IsUnavailable(tried));
+  EXPECT_TRUE(RetryDelay(tried).has_value());
+  EXPECT_TRUE(pool.FindRoute(failed, RouteRank::kReady).ok());
+  pool.OnSuspect(Id(0));
+  EXPECT_FALSE(pool.FindRoute({}, RouteRank::kReady).ok());
+  EXPECT_TRUE(pool.FindRoute({}, RouteRank::kSuspect).ok());
+  EXPECT_EQ(pool.num_in_flight(), 6) << "a refusal counts nobody";
+}
+
 TEST(WorkerPoolTest, PrefersAGoodUnifiedWorkerToASuspectPair) {
   WorkerPool pool =
       MakePool({WORKER_ROLE_PREFILL, WORKER_ROLE_DECODE, WORKER_ROLE_UNIFIED});

@@ -114,6 +114,8 @@ class BatondTest(unittest.TestCase):
             self.assertEqual(worker.get("/healthz")[0], 200)
             self.assertEqual(worker.get("/readyz")[0], 200)
             self.assertEqual(worker.get("/nothing")[0], 404)
+            transports = worker.stub.GetWorkerInfo(pb.GetWorkerInfoRequest()).kv_transports
+            self.assertEqual([way.split("@")[0] for way in transports], [] if role == "unified" else ["shm", "tcp"])
             metrics = worker.get("/metrics")[1]
             self.assertIn('baton_kv_blocks{role="%s",state="free"} 128' % role, metrics)
             self.assertIn('baton_steps_total{role="%s",type="prefill"} 1' % role, metrics)

@@ -5,6 +5,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -40,19 +41,21 @@ uint64_t DrawIncarnation() {
 }
 
 v1::GetWorkerInfoResponse MakeInfo(const WorkerOptions& options,
-                                   const LLMEngine& engine,
-                                   const ModelRunnerInfo& model) {
+                                   const WorkerProcess& process) {
   v1::GetWorkerInfoResponse info;
   info.set_role(ToProto(options.role));
   info.set_num_local_ranks(options.local_ranks);
   info.set_ep_size(options.ep_size);
-  info.set_max_context_tokens(engine.limits().max_context_tokens);
+  info.set_max_context_tokens(process.engine().limits().max_context_tokens);
   info.set_max_running_requests(options.engine.max_running_requests);
   info.set_max_waiting_requests(options.engine.max_waiting_requests);
-  info.set_vocab_size(model.vocab_size);
-  info.set_fingerprint(model.fingerprint);
+  info.set_vocab_size(process.model().vocab_size);
+  info.set_fingerprint(process.model().fingerprint);
   info.set_version(kBatonVersion);
   info.set_incarnation(DrawIncarnation());
+  for (std::string& way : process.kv_transports()) {
+    info.add_kv_transports(std::move(way));
+  }
   return info;
 }
 
@@ -72,8 +75,7 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
       WorkerProcess::Start(options, [&metrics](const StepStats& stats) {
         metrics.OnStep(stats);
       }));
-  v1::GetWorkerInfoResponse info =
-      MakeInfo(options, process->engine(), process->model());
+  v1::GetWorkerInfoResponse info = MakeInfo(options, *process);
   info.set_text_hash(text_hash);
   WorkerService service(std::move(info), {.engine = &process->engine(),
                                           .clock = &process->clock(),

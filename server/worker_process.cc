@@ -86,6 +86,11 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
   return process;
 }
 
+std::vector<std::string> WorkerProcess::kv_transports() const {
+  return transport_ == nullptr ? std::vector<std::string>()
+                               : transport_->ways();
+}
+
 absl::Status WorkerProcess::Load(const WorkerOptions& options) {
   threads_ = std::make_unique<ThreadPool>(ThreadPoolOptions{
       .num_threads =

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -38,9 +40,11 @@ class WorkerProcess {
       const WorkerOptions& options,
       std::function<void(const StepStats&)> observer);
 
-  LLMEngine& engine() { return *engine_; }
+  LLMEngine& engine() const { return *engine_; }
   const Clock& clock() const { return clock_; }
   const ModelRunnerInfo& model() const { return runner_->info(); }
+  // UcxTransport's ways; none: unified.
+  std::vector<std::string> kv_transports() const;
 
  private:
   WorkerProcess() = default;

@@ -31,6 +31,7 @@ v1::GetWorkerInfoResponse DemoInfo(v1::WorkerRole role) {
   info.set_fingerprint("fingerprint-1");
   info.set_text_hash(DemoText().text_hash);
   info.set_incarnation(1);
+  if (role != v1::WORKER_ROLE_UNIFIED) info.add_kv_transports("tcp");
   return info;
 }
 

@@ -196,9 +196,13 @@ absl::Status KvImporter::Validate(const KvImportRequest& request) const {
   if (handle.pool_blocks > std::numeric_limits<uint32_t>::max()) {
     return absl::InvalidArgumentError("kv_handle.pool.num_blocks: too large");
   }
+  absl::flat_hash_set<BlockId> seen;
   for (const KvBlockRef& ref : handle.blocks) {
     if (ref.block.value() >= handle.pool_blocks) {
       return absl::InvalidArgumentError("kv_handle.blocks: not in its pool");
+    }
+    if (!seen.insert(ref.block).second) {
+      return absl::InvalidArgumentError("kv_handle.blocks: one is there twice");
     }
   }
   if (request.first_block > handle.blocks.size() ||

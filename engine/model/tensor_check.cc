@@ -124,16 +124,36 @@ void AddMainModel(const ModelConfig& config, SpecList* list) {
   }
 }
 
-bool HasLayer(const ModelTensors& tensors, int layer) {
-  const std::string prefix = LayerPrefix(layer);
+// The first by name; null if there is none.
+const Tensor* FindPrefix(const ModelTensors& tensors,
+                         const std::string& prefix) {
   const auto it =
       std::ranges::lower_bound(tensors.tensors(), prefix, {}, &Tensor::name);
-  return it != tensors.tensors().end() && it->name.starts_with(prefix);
+  return it != tensors.tensors().end() && it->name.starts_with(prefix)
+             ? &*it
+             : nullptr;
 }
 
 absl::Status Fault(const Tensor& tensor, const std::string& problem) {
   return absl::InvalidArgumentError(
       absl::StrCat(tensor.file, ": tensor ", tensor.name, " ", problem));
+}
+
+// An MTP layer has all that an ordinary one has, so it could pass for one.
+absl::Status CheckNoMtpLayer(const ModelConfig& config,
+                             const ModelTensors& tensors) {
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    for (const char* part :
+         {"eh_proj.", "embed_tokens.", "enorm.", "hnorm.", "shared_head."}) {
+      const Tensor* tensor = FindPrefix(tensors, LayerPrefix(layer) + part);
+      if (tensor == nullptr) continue;
+      return Fault(*tensor, absl::StrCat("is of an MTP layer, but with "
+                                         "config.json's num_hidden_layers = ",
+                                         config.num_layers, " layer ", layer,
+                                         " is an ordinary one"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<const Tensor*> FindWithShape(const ModelTensors& tensors,
@@ -198,11 +218,14 @@ std::string LayerPrefix(int layer) {
 
 absl::Status CheckTensors(const ModelConfig& config,
                           const ModelTensors& tensors, WeightStorage storage) {
+  RETURN_IF_ERROR(CheckNoMtpLayer(config, tensors));
   SpecList list;
   AddMainModel(config, &list);
   const int end = config.num_layers + config.num_mtp_layers;
   for (int layer = config.num_layers; layer < end; ++layer) {
-    if (HasLayer(tensors, layer)) AddMtpLayer(config, layer, &list);
+    if (FindPrefix(tensors, LayerPrefix(layer)) != nullptr) {
+      AddMtpLayer(config, layer, &list);
+    }
   }
   for (const TensorSpec& spec : list.specs()) {
     RETURN_IF_ERROR(CheckTensor(spec, config, tensors, storage));

@@ -16,7 +16,8 @@ std::string LayerPrefix(int layer);
 
 // Name, shape and dtype of every tensor that `config` asks for: NOT_FOUND or
 // INVALID_ARGUMENT naming file and tensor. The MTP layers may be absent as a
-// whole. Tensors beyond those are nobody's business.
+// whole, but none may pass for an ordinary one. Tensors beyond those are
+// nobody's business.
 absl::Status CheckTensors(const ModelConfig& config,
                           const ModelTensors& tensors, WeightStorage storage);
 

@@ -95,6 +95,9 @@ class BatondTest(unittest.TestCase):
     def test_check_only_checks(self):
         ended = subprocess.run([BATOND, "--model=" + MODEL, "--check"], capture_output=True, check=False)
         self.assertEqual(ended.returncode, 0)
+        self.assertIn("no-such-folder", self.refused("--model=no-such-folder", "--check", code=1))
+        self.assertIn("max_context_tokens", self.refused("--model=" + MODEL, "--max_context_tokens=1", "--check"))
+        self.assertIn("max_context_tokens", self.refused("--model=" + MODEL, "--max_context_tokens=999999", "--check", code=1))
 
     def test_sigterm_before_it_serves_is_a_good_end(self):
         process = subprocess.Popen([BATOND, "--model=" + MODEL, "--kv_blocks=128"], stdout=subprocess.DEVNULL,

@@ -59,6 +59,12 @@ v1::GetWorkerInfoResponse MakeInfo(const WorkerOptions& options,
   return info;
 }
 
+// In the order of the start.
+absl::Status CheckModel(const WorkerOptions& options) {
+  RETURN_IF_ERROR(TextHash(options.model).status());
+  return WorkerProcess::CheckModel(options);
+}
+
 absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
   const std::string role = WorkerRoleName(options.role);
   Daemon daemon(options.daemon, role, flags);
@@ -94,9 +100,10 @@ int main(int argc, char** argv) {
   baton::Flags flags("batond",
                      "A Baton worker server: token ids in, token ids out.");
   baton::AddWorkerFlags(&flags, &options);
-  const auto exit_code = flags.ParseOrExitCode(argc, argv, environ, [&] {
-    return baton::ValidateWorkerOptions(options);
-  });
+  const auto exit_code = flags.ParseOrExitCode(
+      argc, argv, environ,
+      [&] { return baton::ValidateWorkerOptions(options); },
+      [&] { return baton::CheckModel(options); });
   if (exit_code.has_value()) return *exit_code;
   const absl::StatusOr<int> ran = baton::Run(options, flags);
   if (ran.ok()) return *ran;

@@ -186,6 +186,10 @@ absl::Status ValidateWorkerOptions(const WorkerOptions& o) {
                       absl::StrCat("is more than --max_batched_tokens, ",
                                    o.engine.max_batched_tokens));
   }
+  if (o.max_context_tokens == 1) {
+    return FieldError("max_context_tokens",
+                      "1 has no room for a prompt and an answer");
+  }
   if (o.kv_cache_bytes.has_value() && o.kv_blocks.has_value())
     return FieldError("kv_blocks", "contradicts --kv_cache_bytes: give one");
   if (o.ep_size % o.local_ranks != 0) {

@@ -48,6 +48,15 @@ uint32_t UsefulBlocks(const WorkerOptions& options,
   return static_cast<uint32_t>(std::min<uint64_t>(blocks, 1u << 31));
 }
 
+LoadOptions ModelOptions(const WorkerOptions& options) {
+  return {.folder = options.model,
+          .weights = options.weights,
+          .cache_dtype = options.cache_dtype,
+          .max_rows = static_cast<int>(options.engine.max_rows()),
+          .max_logits_rows = static_cast<int>(options.engine.max_logits_rows()),
+          .max_context_tokens = static_cast<int>(options.max_context_tokens)};
+}
+
 absl::StatusOr<AnonymousRegion> MapAnonymous(size_t bytes) {
   void* region = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -86,6 +95,10 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
   return process;
 }
 
+absl::Status WorkerProcess::CheckModel(const WorkerOptions& options) {
+  return DeepSeekV3Runner::Check(ModelOptions(options));
+}
+
 std::vector<std::string> WorkerProcess::kv_transports() const {
   return transport_ == nullptr ? std::vector<std::string>()
                                : transport_->ways();
@@ -98,17 +111,8 @@ absl::Status WorkerProcess::Load(const WorkerOptions& options) {
       .pin_threads = options.pin_threads});
   cpu_ = {.isa = options.isa.value_or(SupportedVectorIsas().back()),
           .threads = threads_.get()};
-  ASSIGN_OR_RETURN(
-      runner_,
-      DeepSeekV3Runner::Load(
-          {.folder = options.model,
-           .weights = options.weights,
-           .cache_dtype = options.cache_dtype,
-           .max_rows = static_cast<int>(options.engine.max_rows()),
-           .max_logits_rows =
-               static_cast<int>(options.engine.max_logits_rows()),
-           .max_context_tokens = static_cast<int>(options.max_context_tokens)},
-          cpu_));
+  ASSIGN_OR_RETURN(runner_,
+                   DeepSeekV3Runner::Load(ModelOptions(options), cpu_));
   return absl::OkStatus();
 }
 

@@ -34,6 +34,8 @@ using AnonymousRegion = std::unique_ptr<std::byte, UnmapRegion>;
 // Owned by main. Destroy it when every request has ended.
 class WorkerProcess {
  public:
+  // What Start would find wrong with the model's folder, without the weights.
+  static absl::Status CheckModel(const WorkerOptions& options);
   // Loads, takes the KV pool, starts the threads and warms up. `observer` is
   // told of each step on the engine's thread. An error names a flag or a file.
   static absl::StatusOr<std::unique_ptr<WorkerProcess>> Start(

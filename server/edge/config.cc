@@ -15,6 +15,7 @@ namespace baton {
 namespace {
 
 constexpr char kEnvironmentPrefix[] = "BATON_";
+constexpr int kExitFailedStart = 1;
 constexpr int kExitBadConfiguration = 2;
 constexpr size_t kHelpWidth = 80;
 constexpr size_t kHelpIndent = 6;
@@ -267,11 +268,12 @@ absl::StatusOr<Flags*> Flags::Choose(std::span<const std::string> arguments) {
 
 FlagsOutcome Flags::Parse(std::span<const std::string> arguments,
                           const char* const* environment,
-                          const std::function<absl::Status()>& validate) {
+                          const std::function<absl::Status()>& validate,
+                          const std::function<absl::Status()>& check) {
   AddBuiltIns();
-  const auto refusal = [&](const absl::Status& status) {
-    return Exit(kExitBadConfiguration,
-                absl::StrCat(program_, ": ", status.message(), "\n"));
+  const auto refusal = [&](const absl::Status& status,
+                           int code = kExitBadConfiguration) {
+    return Exit(code, absl::StrCat(program_, ": ", status.message(), "\n"));
   };
   const absl::StatusOr<Flags*> chosen = Choose(arguments);
   if (!chosen.ok()) return refusal(chosen.status());
@@ -289,16 +291,19 @@ FlagsOutcome Flags::Parse(std::span<const std::string> arguments,
   if (active->Given("help")) return Exit(0, active->Help());
   if (active->Given("version"))
     return Exit(0, program_ + " " + kBatonVersion + "\n");
-  if (active->check_) return Exit(0, program_ + ": configuration is valid\n");
-  return {.run = true};
+  if (!active->check_) return {.run = true};
+  const absl::Status checked = check ? check() : absl::OkStatus();
+  if (!checked.ok()) return refusal(checked, kExitFailedStart);
+  return Exit(0, program_ + ": configuration is valid\n");
 }
 
 std::optional<int> Flags::ParseOrExitCode(
     int argc, char** argv, char** environment,
-    const std::function<absl::Status()>& validate) {
+    const std::function<absl::Status()>& validate,
+    const std::function<absl::Status()>& check) {
   const std::vector<std::string> arguments(argv + std::min(argc, 1),
                                            argv + argc);
-  const FlagsOutcome outcome = Parse(arguments, environment, validate);
+  const FlagsOutcome outcome = Parse(arguments, environment, validate, check);
   if (outcome.run) return std::nullopt;
   std::fputs(outcome.text.c_str(), outcome.exit_code == 0 ? stdout : stderr);
   return outcome.exit_code;

@@ -13,7 +13,8 @@
 // "--" needs the first spelling. An unknown flag, an unknown BATON_ key, a bad
 // value or what `validate` refuses ends the start with exit code 2 and the
 // key's name. --help, --version and (without commands) --check come with every
-// Flags.
+// Flags. --check also asks `check`, which looks at what the start would find:
+// its refusal has exit code 1, as a failed start.
 #ifndef BATON_SERVER_EDGE_CONFIG_H_
 #define BATON_SERVER_EDGE_CONFIG_H_
 
@@ -73,11 +74,13 @@ class Flags {
   // `validate` looks for contradictions: FieldError(flag, problem).
   FlagsOutcome Parse(std::span<const std::string> arguments,
                      const char* const* environment,
-                     const std::function<absl::Status()>& validate);
+                     const std::function<absl::Status()>& validate,
+                     const std::function<absl::Status()>& check = {});
   // The same, printing; nullopt: go on.
   std::optional<int> ParseOrExitCode(
       int argc, char** argv, char** environment,
-      const std::function<absl::Status()>& validate);
+      const std::function<absl::Status()>& validate,
+      const std::function<absl::Status()>& check = {});
 
   // "model=... role=prefill ...": every flag's value, for the first log line.
   std::string InForce() const;

@@ -155,8 +155,10 @@ class BatondTest(unittest.TestCase):
         stream = worker.stub.Decode(decode_request(1, 4000))
         next(stream)
         self.assertEqual(worker.stop(), 0)
-        with self.assertRaises(grpc.RpcError):
+        with self.assertRaises(grpc.RpcError) as cut:
             list(stream)
+        self.assertEqual(cut.exception.code(), grpc.StatusCode.UNAVAILABLE)
+        self.assertIn(b"DRAINING", dict(cut.exception.trailing_metadata())["grpc-status-details-bin"])
 
 
 if __name__ == "__main__":

@@ -319,6 +319,21 @@ TEST(WorkerServiceTest, ADrainingWorkerFinishesWhatItHasAndTakesNoMore) {
   EXPECT_TRUE(finished);
 }
 
+TEST(WorkerServiceTest, ACutWorkerSaysThatItDrains) {
+  TestWorker worker({});
+  grpc::ClientContext context;
+  auto reader =
+      worker.stub().Decode(&context, DecodeOf(MakeRequest(1, 10, 1000)));
+  v1::DecodeResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  worker.gate().Close();
+  worker.gate().Cut();
+  while (reader->Read(&response)) EXPECT_FALSE(response.has_finished());
+  const absl::Status status = FromGrpcStatus(reader->Finish());
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(ErrorReason(status), "DRAINING");
+}
+
 TEST(WorkerServiceTest, TheCallsDeadlineIsTheRequests) {
   TestWorker worker({});
   grpc::ClientContext context;

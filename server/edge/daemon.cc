@@ -20,7 +20,9 @@
 namespace baton {
 namespace {
 
-// What is left after the drain gets this long to hear that it was cancelled.
+// What the drain cuts gets this long to end: a step, and its last message.
+constexpr absl::Duration kCutGrace = absl::Seconds(1);
+// What is left after it gets this long to hear that it was cancelled.
 constexpr std::chrono::milliseconds kCancelGrace(200);
 // A million 32-bit ids and their log-probabilities.
 constexpr int kMaxMessageBytes = 16 * 1024 * 1024;
@@ -195,14 +197,21 @@ void Daemon::Drain() {
   LOG(INFO) << "drain role " << role_ << " requests " << gate_.inside()
             << " grace " << absl::FormatDuration(options_.drain_grace);
   gate_.Close();
+  const Event event = AwaitEmptyGate(start + options_.drain_grace);
+  if (event == Event::kWoken) return;
+  LOG(WARNING) << "drain cut by "
+               << (event == Event::kSignal ? "a second signal" : "the grace")
+               << " requests " << gate_.inside();
+  gate_.Cut();
+  AwaitEmptyGate(absl::Now() + kCutGrace);
+}
+
+Daemon::Event Daemon::AwaitEmptyGate(absl::Time deadline) {
   while (gate_.inside() > 0) {
-    const Event event = Await(start + options_.drain_grace);
-    if (event == Event::kWoken) continue;
-    LOG(WARNING) << "drain cut by "
-                 << (event == Event::kSignal ? "a second signal" : "the grace")
-                 << " requests " << gate_.inside();
-    return;
+    const Event event = Await(deadline);
+    if (event != Event::kWoken) return event;
   }
+  return Event::kWoken;
 }
 
 Daemon::Event Daemon::Await(absl::Time deadline) {

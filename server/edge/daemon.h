@@ -85,8 +85,8 @@ class Daemon {
 
   // Waits for a signal or Stop(), then drains: NOT_SERVING and the gate closed
   // at once; waits for the gate to empty, at most --drain_grace, a second
-  // signal ending the wait; then cancels what is left and stops. Returns main's
-  // exit code: 0. REQUIRES: Serve was OK.
+  // signal ending the wait; then cuts what is left, cancels what does not end
+  // by that, and stops. Returns main's exit code: 0. REQUIRES: Serve was OK.
   int Run();
 
   // Whether the process could do its work now: what health and /readyz say
@@ -107,6 +107,8 @@ class Daemon {
   // `to`, and what health says in it.
   void SetState(DaemonState to) ABSL_LOCKS_EXCLUDED(ready_mutex_);
   void Drain();
+  // Until then; kWoken: it is empty.
+  Event AwaitEmptyGate(absl::Time deadline);
 
   const DaemonOptions options_;
   const std::string role_;

@@ -167,6 +167,15 @@ TEST_F(DaemonTest, ASecondSignalEndsTheWait) {
   Join();
 }
 
+TEST_F(DaemonTest, TheGraceCutsWhatIsLeft) {
+  Start(absl::Milliseconds(1));
+  ASSERT_TRUE(daemon_->gate().Enter().ok());
+  daemon_->gate().OnCut(this, [this] { daemon_->gate().Leave(this); });
+  daemon_->Stop();
+  Join();
+  EXPECT_EQ(daemon_->gate().inside(), 0u);
+}
+
 TEST_F(DaemonTest, TheGraceEndsTheWait) {
   Start(absl::Milliseconds(1));
   ASSERT_TRUE(daemon_->gate().Enter().ok());

@@ -171,7 +171,7 @@ GenerationActions Generation::OnGraceEnded(uint32_t attempt, absl::Time now) {
   return actions;
 }
 
-GenerationActions Generation::OnClientGone(absl::Status why, absl::Time now) {
+GenerationActions Generation::OnEarlyEnd(absl::Status why, absl::Time now) {
   if (phase_ == GenerationPhase::kFinished) return {};
   return Fail(std::move(why), now);
 }

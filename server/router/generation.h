@@ -123,8 +123,9 @@ class Generation final {
   GenerationActions OnDecodeEnd(uint32_t attempt, const absl::Status& status,
                                 absl::Time now);
   GenerationActions OnGraceEnded(uint32_t attempt, absl::Time now);
-  // The client cancelled, its deadline passed, or it reads too slowly.
-  GenerationActions OnClientGone(absl::Status why, absl::Time now);
+  // The client cancelled, its deadline passed, it reads too slowly, or the
+  // router cuts it.
+  GenerationActions OnEarlyEnd(absl::Status why, absl::Time now);
 
   GenerationPhase phase() const { return phase_; }
   uint32_t attempt() const { return attempt_; }

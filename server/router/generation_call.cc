@@ -5,6 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "server/edge/request_gate.h"
 
 namespace baton {
 namespace {
@@ -47,14 +48,15 @@ void GenerationCall::Start() {
   });
 }
 
-void GenerationCall::OnClientGone() {
-  const bool too_late =
-      std::chrono::system_clock::now() + kDeadlineSlack >= deadline_;
-  Handle([too_late](Generation& generation, absl::Time now) {
-    return generation.OnClientGone(
-        too_late ? absl::DeadlineExceededError("the deadline has passed")
-                 : absl::CancelledError("the client is gone"),
-        now);
+void GenerationCall::OnEarlyEnd(EarlyEnd why) {
+  absl::Status status = absl::CancelledError("the client is gone");
+  if (why == EarlyEnd::kCut) {
+    status = DrainingError();
+  } else if (std::chrono::system_clock::now() + kDeadlineSlack >= deadline_) {
+    status = absl::DeadlineExceededError("the deadline has passed");
+  }
+  Handle([&status](Generation& generation, absl::Time now) {
+    return generation.OnEarlyEnd(status, now);
   });
 }
 

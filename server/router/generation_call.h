@@ -48,8 +48,7 @@ class GenerationCall final
 
   // Begins. At the end, whatever it is, the client's call is ended.
   void Start();
-  // The client's call is gone.
-  void OnClientGone();
+  void OnEarlyEnd(EarlyEnd why);
 
  private:
   // The calls of one attempt, and where they go.

@@ -104,7 +104,7 @@ TEST_F(GenerationTest, EndsWhileItPausesWhenTheClientIsGone) {
   Dispatch();
   PrefillEnds(absl::UnavailableError("gone"));
   generation_->OnRefused(absl::UnavailableError("nobody"), now_);
-  EXPECT_EQ(generation_->OnClientGone(absl::DeadlineExceededError(""), now_),
+  EXPECT_EQ(generation_->OnEarlyEnd(absl::DeadlineExceededError(""), now_),
             kFinish);
   EXPECT_EQ(generation_->OnPauseEnded(), kNothing);
   EXPECT_TRUE(absl::IsDeadlineExceeded(generation_->status()));
@@ -159,21 +159,21 @@ TEST_F(GenerationTest, PassesOtherErrorsOnAtOnce) {
 TEST_F(GenerationTest, EndsInEveryPhaseWhenTheClientIsGone) {
   const absl::Status gone = absl::CancelledError("gone");
   Make(Plan());
-  EXPECT_EQ(generation_->OnClientGone(gone, now_), kFinish);
+  EXPECT_EQ(generation_->OnEarlyEnd(gone, now_), kFinish);
   EXPECT_EQ(generation_->OnArrived(), kNothing);
   EXPECT_EQ(generation_->OnAdmitted(now_), kNothing);
   EXPECT_EQ(generation_->OnRoute({}, 1), kNothing) << "it came too late";
-  EXPECT_EQ(generation_->OnClientGone(gone, now_), kNothing);
+  EXPECT_EQ(generation_->OnEarlyEnd(gone, now_), kNothing);
 
   Make(Plan());
   Dispatch();
-  EXPECT_EQ(generation_->OnClientGone(gone, now_),
+  EXPECT_EQ(generation_->OnEarlyEnd(gone, now_),
             (GenerationActions{.end_prefill = true, .finish = true}));
 
   Make(Plan());
   Dispatch();
   Handle();
-  EXPECT_EQ(generation_->OnClientGone(gone, now_),
+  EXPECT_EQ(generation_->OnEarlyEnd(gone, now_),
             (GenerationActions{
                 .end_prefill = true, .end_decode = true, .finish = true}));
 
@@ -183,7 +183,7 @@ TEST_F(GenerationTest, EndsInEveryPhaseWhenTheClientIsGone) {
   Tokens(0, {Letter(0), Letter(1), Letter(2), Letter(3)});
   Finished(4);
   EXPECT_EQ(generation_->phase(), kReleasing);
-  EXPECT_EQ(generation_->OnClientGone(gone, now_),
+  EXPECT_EQ(generation_->OnEarlyEnd(gone, now_),
             (GenerationActions{.end_prefill = true, .finish = true}));
   EXPECT_EQ(PrefillEnds(), kNothing);
 }

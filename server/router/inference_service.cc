@@ -29,7 +29,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     Refuse(std::move(status), refused);
     return refused;
   }
-  auto* const reactor = new GenerateReactor(context, [this] { gate_.Leave(); });
+  auto* const reactor = new GenerateReactor(context, &gate_);
   absl::StatusOr<ModelBounds> bounds = router_.Bounds();
   absl::Status status = bounds.ok() ? ValidateGenerateRequest(*request, *bounds)
                                     : bounds.status();
@@ -60,7 +60,7 @@ void InferenceService::Begin(const v1::GenerateRequest& request,
   GenerateReactor* const reactor = options.client;
   // Shared with whoever may still bring it an event; see generation_call.h.
   auto call = std::make_shared<GenerationCall>(*std::move(plan), options);
-  reactor->Attach([call] { call->OnClientGone(); });
+  reactor->Attach([call](EarlyEnd why) { call->OnEarlyEnd(why); });
   call->Start();
 }
 

@@ -286,6 +286,26 @@ TEST_F(RouterFaultTest, IsUnavailableWithoutAWorkerAndServesWhenOneComes) {
   EXPECT_EQ(router_->Generate(IdsRequest(2)).text, "ab");
 }
 
+TEST_F(RouterFaultTest, SaysThatItDrainsToWhatItCuts) {
+  decode_.SetDecode([](const v1::DecodeRequest&, FakeDecodeStream* stream) {
+    EXPECT_TRUE(stream->WaitUntilCancelled());
+    return grpc::Status::CANCELLED;
+  });
+  StartRouter({&prefill_, &decode_});
+  grpc::ClientContext context;
+  const auto reader = router_->stub().Generate(&context, IdsRequest(9));
+  EXPECT_TRUE(WaitFor([&] { return decode_.num_open() == 1; }));
+  router_->gate().Close();
+  router_->gate().Cut();
+  const absl::Status status = FromGrpcStatus(ReadAll(reader.get()).status);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(status), "DRAINING");
+  EXPECT_TRUE(RetryDelay(status).has_value());
+  EXPECT_TRUE(WaitFor([&] {
+    return IsIdle() && decode_.num_open() == 0 && router_->gate().inside() == 0;
+  }));
+}
+
 // --- The queue.
 
 TEST_F(RouterFaultTest, QueuesUpToTheBoundAndRefusesTheRest) {

@@ -88,7 +88,8 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
                                           .gate = &daemon.gate(),
                                           .metrics = &metrics});
   scraped.store(&process->engine());
-  RETURN_IF_ERROR(daemon.Serve({&service}));
+  RETURN_IF_ERROR(
+      daemon.Serve({{v1::WorkerService::service_full_name(), &service}}));
   return daemon.Run();
 }
 

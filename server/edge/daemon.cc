@@ -139,7 +139,7 @@ absl::Status Daemon::StartMetrics(std::function<void()> before_scrape) {
   return absl::OkStatus();
 }
 
-absl::Status Daemon::Serve(const std::vector<grpc::Service*>& services) {
+absl::Status Daemon::Serve(const std::vector<ServedService>& services) {
   EnableHealthAndReflection();
   grpc::ServerBuilder builder;
   // A port has one process: without this two may share it silently.
@@ -156,7 +156,10 @@ absl::Status Daemon::Serve(const std::vector<grpc::Service*>& services) {
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(),
                            &grpc_port_);
-  for (grpc::Service* service : services) builder.RegisterService(service);
+  for (const ServedService& served : services) {
+    builder.RegisterService(served.service);
+    service_names_.push_back(served.name);
+  }
   handler_fd.store(signal_fd_);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || grpc_port_ == 0) {
@@ -246,14 +249,20 @@ void Daemon::SetState(DaemonState to) {
   CHECK(IsLegalTransition(from, to))
       << static_cast<int>(from) << " to " << static_cast<int>(to);
   state_.store(to, std::memory_order_release);
-  if (to == DaemonState::kServing) SetReadiness(server_.get(), ready_);
-  if (to == DaemonState::kDraining) SetReadiness(server_.get(), false);
+  if (to == DaemonState::kServing) {
+    SetReadiness(server_.get(), ready_, service_names_);
+  }
+  if (to == DaemonState::kDraining) {
+    SetReadiness(server_.get(), false, service_names_);
+  }
 }
 
 void Daemon::SetReady(bool ready) {
   absl::MutexLock lock(&ready_mutex_);
   ready_ = ready;
-  if (state() == DaemonState::kServing) SetReadiness(server_.get(), ready);
+  if (state() == DaemonState::kServing) {
+    SetReadiness(server_.get(), ready, service_names_);
+  }
 }
 
 bool Daemon::IsReady() const {

@@ -52,6 +52,11 @@ struct DaemonOptions {
   uint32_t verbosity = 0;
 };
 
+struct ServedService {
+  std::string name;  // Full: baton.v1.WorkerService.
+  grpc::Service* service = nullptr;
+};
+
 // --listen, --metrics_listen, --drain_grace and --verbosity, under "Process".
 // The defaults are what `options` holds.
 void AddDaemonFlags(Flags* flags, DaemonOptions* options);
@@ -81,7 +86,7 @@ class Daemon {
   // and prints on stdout, in one line for programs:
   //   baton <role> grpc=127.0.0.1:PORT http=127.0.0.1:PORT
   // The services are borrowed until Run returns. An error names the flag.
-  absl::Status Serve(const std::vector<grpc::Service*>& services);
+  absl::Status Serve(const std::vector<ServedService>& services);
 
   // Waits for a signal or Stop(), then drains: NOT_SERVING and the gate closed
   // at once; waits for the gate to empty, at most --drain_grace, a second
@@ -121,6 +126,7 @@ class Daemon {
   std::unique_ptr<MetricsServer> metrics_server_;
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;
+  std::vector<std::string> service_names_;
 
   // Held while state_ or health changes, so that health tells the newest.
   mutable absl::Mutex ready_mutex_;

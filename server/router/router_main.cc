@@ -153,7 +153,8 @@ absl::StatusOr<int> Run(const RouterFlags& o, const Flags& flags) {
   InferenceService service(&router, &daemon.gate());
   LOG(INFO) << "waiting for workers";
   router.pool().WaitUntilReady();
-  RETURN_IF_ERROR(daemon.Serve({&service}));
+  RETURN_IF_ERROR(
+      daemon.Serve({{v1::InferenceService::service_full_name(), &service}}));
   return daemon.Run();
 }
 

@@ -196,8 +196,10 @@ absl::Status TokenStreamReactor<Response>::ToPeer(
   if (absl::IsCancelled(status) && environment_.gate->is_cut()) {
     return DrainingError();
   }
-  // UNAVAILABLE would blame this worker; the other end may be the one at fault.
-  if (absl::IsUnavailable(status) && has_handle_) {
+  // A transfer failed. UNAVAILABLE would blame this worker; the other end may
+  // be the one at fault.
+  constexpr bool kExports = std::is_same_v<Response, v1::PrefillResponse>;
+  if (absl::IsUnavailable(status) && (kExports || has_handle_)) {
     return absl::AbortedError(status.message());
   }
   return status;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/kv_transfer_message.h"
 #include "comm/loopback_transport.h"
 #include "server/convert.h"
 #include "server/engine_loop.h"
@@ -348,7 +349,6 @@ TEST(WorkerServiceTest, TheCallsDeadlineIsTheRequests) {
 }
 
 // ---- cancelling
-// ---------------------------------------------------------------
 
 TEST(WorkerServiceTest, CancelsAtRandomTimesLeaveNothingBehind) {
   constexpr uint32_t kSeed = 7;
@@ -382,19 +382,14 @@ TEST(WorkerServiceTest, CancelsAtRandomTimesLeaveNothingBehind) {
 }
 
 // ---- a pair of workers
-// ----------------------------------------------------------
 
 class WorkerPairTest : public ::testing::Test {
  protected:
   // Prefill and then decode, as the router would.
   Received Generate(const GenerationRequest& request) {
-    v1::PrefillRequest prefill;
-    *prefill.mutable_request() = ToProto(request);
     grpc::ClientContext context;
-    auto lease = prefill_.stub().Prefill(&context, prefill);
     v1::PrefillResponse response;
-    EXPECT_TRUE(lease->Read(&response));
-    EXPECT_TRUE(response.has_kv_handle());
+    const auto lease = OpenLease(request, &context, &response);
     v1::DecodeRequest decode = DecodeOf(request);
     decode.set_kv_handle(response.kv_handle());
     Received got = Decode(&decode_.stub(), decode);
@@ -410,6 +405,18 @@ class WorkerPairTest : public ::testing::Test {
     EXPECT_EQ(first, std::vector<uint32_t>(got.tokens.begin(),
                                            got.tokens.begin() + 1));
     return got;
+  }
+
+  // A prefill call that has sent its handle.
+  std::unique_ptr<grpc::ClientReader<v1::PrefillResponse>> OpenLease(
+      const GenerationRequest& request, grpc::ClientContext* context,
+      v1::PrefillResponse* handle) {
+    v1::PrefillRequest prefill;
+    *prefill.mutable_request() = ToProto(request);
+    auto lease = prefill_.stub().Prefill(context, prefill);
+    EXPECT_TRUE(lease->Read(handle));
+    EXPECT_TRUE(handle->has_kv_handle());
+    return lease;
   }
 
   LoopbackNetwork network_;
@@ -448,12 +455,9 @@ TEST_F(WorkerPairTest, AHandleOfAnotherFingerprintIsRefused) {
 
 TEST_F(WorkerPairTest, ALostExporterIsAbortedAndNotTheDecodeWorkersFault) {
   const GenerationRequest request = MakeRequest(1, 10, 5);
-  v1::PrefillRequest prefill;
-  *prefill.mutable_request() = ToProto(request);
   grpc::ClientContext context;
-  auto lease = prefill_.stub().Prefill(&context, prefill);
   v1::PrefillResponse response;
-  ASSERT_TRUE(lease->Read(&response));
+  const auto lease = OpenLease(request, &context, &response);
   network_.Kill("prefill", /*told=*/true);
   v1::DecodeRequest decode = DecodeOf(request);
   decode.set_kv_handle(response.kv_handle());
@@ -461,6 +465,28 @@ TEST_F(WorkerPairTest, ALostExporterIsAbortedAndNotTheDecodeWorkersFault) {
   EXPECT_TRUE(absl::IsAborted(status)) << status;
   context.TryCancel();
   EXPECT_EQ(lease->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(WorkerPairTest, ALostImporterIsAbortedAndNotThePrefillWorkersFault) {
+  grpc::ClientContext context;
+  v1::PrefillResponse response;
+  const auto lease = OpenLease(MakeRequest(1, 10, 5), &context, &response);
+  const KvHandle handle = *ParseKvHandle(response.kv_handle());
+  const auto importer = network_.CreateEndpoint("importer", {});
+  importer->SendMessage(
+      importer->Connect(handle.worker_address).value(),
+      EncodeKvTransferMessage(KvOpenMessage{.export_id = handle.export_id,
+                                            .token = 1,
+                                            .num_blocks = 1,
+                                            .block_bytes = handle.block_bytes,
+                                            .address = "importer"}));
+  for (std::vector<TransportEvent> heard; heard.empty();) {
+    importer->Wait(absl::Seconds(1));
+    importer->Poll(&heard);
+  }
+  network_.Kill("importer", /*told=*/true);
+  while (lease->Read(&response)) EXPECT_FALSE(response.has_released());
+  EXPECT_EQ(lease->Finish().error_code(), grpc::StatusCode::ABORTED);
 }
 
 TEST_F(WorkerPairTest, ACancelledPrefillGivesItsBlocksBack) {

@@ -292,10 +292,12 @@ GenerationActions Generation::OnAttemptFailed(WorkerId worker,
     ++attempt_;
     worst_route_ = RouteRank::kUntried;
     wait_end_ = now + options_.worker_wait;
-    avoid_.push_back(worker);
-    // The KV was lost on the way: it may have been either end's fault.
     if (absl::IsAborted(status) && route_.prefill.has_value()) {
+      // The KV was lost on the way: it may have been either end's fault.
       avoid_.push_back(*route_.prefill);
+      avoid_.push_back(route_.decode);
+    } else {
+      avoid_.push_back(worker);
     }
   }
   if (!absl::IsAborted(status)) actions.suspect = worker;

@@ -46,7 +46,19 @@ TEST_F(GenerationTest, AvoidsBothEndsOfALostTransfer) {
                                .find_route = true,
                                .retry_reason = "kv_lost"}));
   EXPECT_EQ(generation_->avoid(),
-            (std::vector<WorkerId>{kDecodeWorker, kPrefillWorker}));
+            (std::vector<WorkerId>{kPrefillWorker, kDecodeWorker}));
+}
+
+TEST_F(GenerationTest, BlamesNeitherEndForATransferThatThePrefillLost) {
+  Make(Plan());
+  Dispatch();
+  Handle();
+  EXPECT_EQ(
+      PrefillEnds(absl::AbortedError("the importer is gone")),
+      (GenerationActions{
+          .end_decode = true, .find_route = true, .retry_reason = "kv_lost"}));
+  EXPECT_EQ(generation_->avoid(),
+            (std::vector<WorkerId>{kPrefillWorker, kDecodeWorker}));
 }
 
 TEST_F(GenerationTest, TakesASuspectOnlyForItsFirstAttempt) {

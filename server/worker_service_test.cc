@@ -320,21 +320,6 @@ TEST(WorkerServiceTest, ADrainingWorkerFinishesWhatItHasAndTakesNoMore) {
   EXPECT_TRUE(finished);
 }
 
-TEST(WorkerServiceTest, ACutWorkerSaysThatItDrains) {
-  TestWorker worker({});
-  grpc::ClientContext context;
-  auto reader =
-      worker.stub().Decode(&context, DecodeOf(MakeRequest(1, 10, 1000)));
-  v1::DecodeResponse response;
-  ASSERT_TRUE(reader->Read(&response));
-  worker.gate().Close();
-  worker.gate().Cut();
-  while (reader->Read(&response)) EXPECT_FALSE(response.has_finished());
-  const absl::Status status = FromGrpcStatus(reader->Finish());
-  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-  EXPECT_EQ(ErrorReason(status), "DRAINING");
-}
-
 TEST(WorkerServiceTest, TheCallsDeadlineIsTheRequests) {
   TestWorker worker({});
   grpc::ClientContext context;
@@ -347,8 +332,6 @@ TEST(WorkerServiceTest, TheCallsDeadlineIsTheRequests) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
 }
-
-// ---- cancelling
 
 TEST(WorkerServiceTest, CancelsAtRandomTimesLeaveNothingBehind) {
   constexpr uint32_t kSeed = 7;
@@ -380,8 +363,6 @@ TEST(WorkerServiceTest, CancelsAtRandomTimesLeaveNothingBehind) {
   EXPECT_TRUE(
       Decode(&worker.stub(), DecodeOf(MakeRequest(9, 10, 5))).status.ok());
 }
-
-// ---- a pair of workers
 
 class WorkerPairTest : public ::testing::Test {
  protected:
@@ -439,7 +420,6 @@ TEST_F(WorkerPairTest, ASplitRequestGivesTheUnifiedTokensAndEndsItsLease) {
 }
 
 TEST_F(WorkerPairTest, AHandleOfAnotherFingerprintIsRefused) {
-  const GenerationRequest request = MakeRequest(1, 10, 5);
   KvHandle handle;
   handle.fingerprint = "other";
   handle.worker_address = "prefill";
@@ -447,7 +427,7 @@ TEST_F(WorkerPairTest, AHandleOfAnotherFingerprintIsRefused) {
   handle.block_bytes = 64;
   handle.blocks = {{BlockId(0), 0}};
   handle.num_tokens = 10;
-  v1::DecodeRequest decode = DecodeOf(request);
+  v1::DecodeRequest decode = DecodeOf(MakeRequest(1, 10, 5));
   decode.set_kv_handle(SerializeKvHandle(handle));
   EXPECT_TRUE(
       absl::IsFailedPrecondition(Decode(&decode_.stub(), decode).status));
@@ -487,6 +467,17 @@ TEST_F(WorkerPairTest, ALostImporterIsAbortedAndNotThePrefillWorkersFault) {
   network_.Kill("importer", /*told=*/true);
   while (lease->Read(&response)) EXPECT_FALSE(response.has_released());
   EXPECT_EQ(lease->Finish().error_code(), grpc::StatusCode::ABORTED);
+}
+
+// Nobody pulls, so the lease is open until it is cut.
+TEST_F(WorkerPairTest, ACutWorkerSaysThatItDrains) {
+  grpc::ClientContext context;
+  v1::PrefillResponse response;
+  const auto lease = OpenLease(MakeRequest(1, 10, 5), &context, &response);
+  prefill_.gate().Close();
+  prefill_.gate().Cut();
+  while (lease->Read(&response)) EXPECT_FALSE(response.has_released());
+  EXPECT_EQ(ErrorReason(FromGrpcStatus(lease->Finish())), "DRAINING");
 }
 
 TEST_F(WorkerPairTest, ACancelledPrefillGivesItsBlocksBack) {

@@ -14,6 +14,7 @@
 #include "base/field_error.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "server/edge/grpc_limits.h"
 #include "server/edge/health.h"
 #include "server/edge/version.h"
 
@@ -22,8 +23,6 @@ namespace {
 
 // What is left after the drain gets this long to hear that it was cancelled.
 constexpr std::chrono::milliseconds kCancelGrace(200);
-// A million 32-bit ids and their log-probabilities.
-constexpr int kMaxMessageBytes = 16 * 1024 * 1024;
 constexpr int kMaxMetadataBytes = 16 * 1024;
 // Clients may ping this often; a silent one is asked, and gone after both.
 constexpr int kMinPingIntervalMilliseconds = 5'000;
@@ -151,7 +150,7 @@ absl::Status Daemon::Serve(const std::vector<grpc::Service*>& services) {
                              kKeepaliveTimeMilliseconds);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              kKeepaliveTimeoutMilliseconds);
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
   builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(),
                            &grpc_port_);
   for (grpc::Service* service : services) builder.RegisterService(service);

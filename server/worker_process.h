@@ -41,6 +41,10 @@ class WorkerProcess {
   LLMEngine& engine() { return *engine_; }
   const Clock& clock() const { return clock_; }
   const ModelRunnerInfo& model() const { return runner_->info(); }
+  // Thread-safe. All 0 where nothing is transferred.
+  KvTransferCounters transfer_counters() const {
+    return agent_ == nullptr ? KvTransferCounters() : agent_->counters();
+  }
 
  private:
   WorkerProcess() = default;

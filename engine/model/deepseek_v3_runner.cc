@@ -5,13 +5,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/json_text.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "comm/local_expert_dispatch.h"
 #include "engine/model/deepseek_v3.h"
 #include "engine/model/deepseek_v3_weights.h"
 #include "engine/model/fingerprint.h"
-#include "engine/model/json_text.h"
 #include "engine/model/model_config.h"
 #include "engine/model/safetensors.h"
 

@@ -28,8 +28,8 @@ double Seconds(absl::Duration duration) {
 
 }  // namespace
 
-Generation::Generation(GenerationPlan plan, Options options)
-    : options_(std::move(options)),
+Generation::Generation(GenerationPlan plan, const Options& options)
+    : options_(options),
       plan_(std::move(plan)),
       stream_(options_.tokenizer, &plan_) {
   CHECK(plan_.sampling.seed.has_value());

@@ -29,8 +29,9 @@ bool MergeChunks(v1::TokenChunk* last, const v1::TokenChunk& next) {
   if (last->sample_index() != next.sample_index() ||
       last->attempt() != next.attempt() ||
       last->first_token_index() + last->token_ids_size() !=
-          next.first_token_index())
+          next.first_token_index()) {
     return false;
+  }
   last->mutable_token_ids()->MergeFrom(next.token_ids());
   last->mutable_logprobs()->MergeFrom(next.logprobs());
   return true;
@@ -125,7 +126,7 @@ void TokenStreamReactor<Response>::Refuse(const absl::Status& status) {
   environment_.metrics->OnRequestEnd(outcome);
   LOG(INFO) << "request " << id_ << " sample " << sample_index_ << " attempt "
             << attempt_ << " call " << kCallName<Response> << " outcome "
-            << absl::StatusCodeToString(status.code()) << " refused";
+            << OutcomeName(status.code()) << " refused";
   this->End(absl::IsResourceExhausted(status)
                 ? WithRetryDelay(status, kQueueFullRetryDelay)
                 : status);
@@ -242,7 +243,7 @@ void TokenStreamReactor<Response>::LogEnd(
     const GenerationOutcome& outcome) const {
   LOG(INFO) << "request " << id_ << " sample " << sample_index_ << " attempt "
             << attempt_ << " call " << kCallName<Response> << " outcome "
-            << absl::StatusCodeToString(outcome.status.code()) << " prompt "
+            << OutcomeName(outcome.status.code()) << " prompt "
             << outcome.prompt_tokens << " cached " << outcome.cached_tokens
             << " output " << outcome.output_tokens << " queue "
             << absl::FormatDuration(outcome.queue_time) << " prefill "

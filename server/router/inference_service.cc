@@ -9,8 +9,10 @@
 #include "absl/time/time.h"
 #include "base/field_error.h"
 #include "base/logging.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 #include "server/edge/grpc_status.h"
+#include "server/edge/metrics.h"
 #include "server/edge/version.h"
 #include "server/router/prompt_encoder.h"
 #include "server/router/router_metrics.h"
@@ -71,14 +73,14 @@ absl::StatusOr<GenerationPlan> InferenceService::Plan(
   ASSIGN_OR_RETURN(GenerationPlan plan,
                    MakePlan(request, std::move(ids), bounds));
   if (!plan.sampling.seed.has_value()) {
-    plan.sampling.seed = Router::DrawRandom();
+    plan.sampling.seed = RandomBits();
   }
   return plan;
 }
 
 void InferenceService::Refuse(absl::Status status, GenerateReactor* reactor) {
   router_.metrics().CountRequest(status.code());
-  LOG(INFO) << "request refused outcome " << OutcomeLabel(status.code())
+  LOG(INFO) << "request refused outcome " << OutcomeName(status.code())
             << " field " << ErrorField(status).value_or("-");
   reactor->End(std::move(status));
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/logging.h"
+#include "engine/cache_spec.h"
 
 namespace baton {
 namespace {
@@ -100,7 +101,7 @@ bool Scheduler::TryAdmit(SequenceMetadata* sequence) {
   const auto growing = std::count_if(
       running_.begin(), running_.end(),
       [](const SequenceMetadata* running) { return !running->exports(); });
-  const uint64_t blocks = KvCacheManager::BlocksFor(sequence->num_tokens());
+  const uint64_t blocks = CacheSpec::BlocksFor(sequence->num_tokens());
   if (blocks + growing > kv_->num_free()) return false;
   CHECK(kv_->Reserve(&sequence->kv, sequence->num_tokens()));
   sequence->SetPhase(sequence->imports() ? SequencePhase::kImportingKv

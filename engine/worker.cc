@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/logging.h"
-#include "engine/kv_cache_manager.h"
+#include "engine/cache_spec.h"
 
 namespace baton {
 namespace {
@@ -104,7 +104,7 @@ void Worker::CopyInputs(WorkerStepState* step) {
       step->token_ids.push_back(sequence.tokens[i]);
       step->positions.push_back(static_cast<int32_t>(i));
     }
-    const uint32_t blocks = KvCacheManager::BlocksFor(end);
+    const uint32_t blocks = CacheSpec::BlocksFor(end);
     CHECK_LE(step->block_tables.size() + blocks, step->block_tables.capacity());
     for (uint32_t i = 0; i < blocks; ++i) {
       step->block_tables.push_back(sequence.kv.blocks()[i].value());

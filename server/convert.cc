@@ -70,11 +70,9 @@ absl::Status CheckPool(const v1::PoolDescriptor& pool) {
 }
 
 absl::Status CheckBlocks(const v1::KvHandle& handle) {
-  const uint64_t blocks =
-      (uint64_t{handle.num_tokens()} + CacheSpec::kBlockTokens - 1) /
-      CacheSpec::kBlockTokens;
   if (handle.num_tokens() == 0 ||
-      blocks != static_cast<uint64_t>(handle.blocks_size())) {
+      CacheSpec::BlocksFor(handle.num_tokens()) !=
+          static_cast<uint64_t>(handle.blocks_size())) {
     return FieldError("kv_handle",
                       absl::StrCat("has ", handle.blocks_size(), " blocks for ",
                                    handle.num_tokens(), " tokens"));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/field_error.h"
+#include "engine/cache_spec.h"
 #include "proto/baton/v1/kv_handle.pb.h"
 
 namespace baton {
@@ -392,7 +393,7 @@ void CheckLetIn(const GenerationRequest& r) {
   ASSERT_EQ(r.kv_handle.has_value(), r.mode == RequestMode::kDecode);
   if (!r.kv_handle.has_value()) return;
   const KvHandle& h = *r.kv_handle;
-  ASSERT_EQ(h.blocks.size(), (size_t{h.num_tokens} + 63) / 64);
+  ASSERT_EQ(h.blocks.size(), CacheSpec::BlocksFor(h.num_tokens));
   for (const KvBlockRef& ref : h.blocks)
     ASSERT_LT(ref.block.value(), h.pool_blocks);
   uint64_t end = 0;

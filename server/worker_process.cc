@@ -13,6 +13,7 @@
 #include "base/field_error.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "engine/cache_spec.h"
 #include "server/kv_pool_size.h"
 #include "server/warm_up.h"
 
@@ -39,11 +40,8 @@ const char* SizeFlag(const WorkerOptions& options) {
 // at all of it.
 uint32_t UsefulBlocks(const WorkerOptions& options,
                       const ModelRunnerInfo& model) {
-  const uint64_t context_blocks =
-      (model.max_context_tokens + CacheSpec::kBlockTokens - 1) /
-      CacheSpec::kBlockTokens;
   const uint64_t blocks =
-      context_blocks *
+      uint64_t{CacheSpec::BlocksFor(model.max_context_tokens)} *
       std::max<uint64_t>(options.engine.max_running_requests, 2) / 2;
   return static_cast<uint32_t>(std::min<uint64_t>(blocks, 1u << 31));
 }

@@ -6,6 +6,7 @@
 
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "engine/cache_spec.h"
 
 namespace baton {
 namespace {
@@ -63,8 +64,7 @@ int ModelDriver::NewSequence() {
 
 void ModelDriver::Grow(Sequence* sequence, int num_tokens) {
   sequence->num_tokens += num_tokens;
-  const size_t blocks = (sequence->num_tokens + CacheSpec::kBlockTokens - 1) /
-                        CacheSpec::kBlockTokens;
+  const uint32_t blocks = CacheSpec::BlocksFor(sequence->num_tokens);
   while (sequence->block_table.size() < blocks) {
     CHECK(!free_blocks_.empty()) << "the test needs more blocks";
     sequence->block_table.push_back(free_blocks_.back());

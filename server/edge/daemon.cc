@@ -14,6 +14,7 @@
 #include "base/field_error.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "server/edge/grpc_limits.h"
 #include "server/edge/health.h"
 #include "server/edge/version.h"
 
@@ -24,8 +25,6 @@ namespace {
 constexpr absl::Duration kCutGrace = absl::Seconds(1);
 // What is left after it gets this long to hear that it was cancelled.
 constexpr std::chrono::milliseconds kCancelGrace(200);
-// A million 32-bit ids and their log-probabilities.
-constexpr int kMaxMessageBytes = 16 * 1024 * 1024;
 constexpr int kMaxMetadataBytes = 16 * 1024;
 // Clients may ping this often; a silent one is asked, and gone after both.
 constexpr int kMinPingIntervalMilliseconds = 5'000;
@@ -153,7 +152,7 @@ absl::Status Daemon::Serve(const std::vector<ServedService>& services) {
                              kKeepaliveTimeMilliseconds);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              kKeepaliveTimeoutMilliseconds);
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
   builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(),
                            &grpc_port_);
   for (const ServedService& served : services) {

@@ -125,7 +125,7 @@ void TokenStreamReactor<Response>::Refuse(const absl::Status& status) {
   environment_.metrics->OnRequestEnd(outcome);
   LOG(INFO) << "request " << id_ << " sample " << sample_index_ << " attempt "
             << attempt_ << " call " << kCallName<Response> << " outcome "
-            << absl::StatusCodeToString(status.code()) << " refused";
+            << OutcomeName(status.code()) << " refused";
   this->End(absl::IsResourceExhausted(status)
                 ? WithRetryDelay(status, kQueueFullRetryDelay)
                 : status);
@@ -242,7 +242,7 @@ void TokenStreamReactor<Response>::LogEnd(
     const GenerationOutcome& outcome) const {
   LOG(INFO) << "request " << id_ << " sample " << sample_index_ << " attempt "
             << attempt_ << " call " << kCallName<Response> << " outcome "
-            << absl::StatusCodeToString(outcome.status.code()) << " prompt "
+            << OutcomeName(outcome.status.code()) << " prompt "
             << outcome.prompt_tokens << " cached " << outcome.cached_tokens
             << " output " << outcome.output_tokens << " queue "
             << absl::FormatDuration(outcome.queue_time) << " prefill "

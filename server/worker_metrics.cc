@@ -1,6 +1,5 @@
 #include "server/worker_metrics.h"
 
-#include "absl/strings/ascii.h"
 #include "server/edge/metrics.h"
 
 namespace baton {
@@ -59,11 +58,6 @@ struct WorkerMetrics::Maker {
 };
 
 namespace {
-
-// "ok", "cancelled", "deadline_exceeded", ...
-std::string OutcomeName(const absl::Status& status) {
-  return absl::AsciiStrToLower(absl::StatusCodeToString(status.code()));
-}
 
 const char* ActivityName(RequestActivity activity) {
   switch (activity) {
@@ -133,7 +127,7 @@ void WorkerMetrics::OnStep(const StepStats& stats) {
 }
 
 void WorkerMetrics::OnRequestEnd(const GenerationOutcome& outcome) {
-  requests_.Add({{"outcome", OutcomeName(outcome.status)}}).Increment();
+  requests_.Add({{"outcome", OutcomeName(outcome.status.code())}}).Increment();
   if (outcome.prompt_tokens == 0) return;  // Refused.
   if (absl::IsCancelled(outcome.status) ||
       absl::IsDeadlineExceeded(outcome.status)) {

@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 
 namespace baton {
 namespace {
@@ -58,6 +58,10 @@ const prometheus::Histogram::BucketBoundaries& LatencyBuckets() {
           0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
           0.25,   0.5,     1,      2.5,   5,      10,    25,   50,    100};
   return *buckets;
+}
+
+std::string OutcomeName(absl::StatusCode code) {
+  return absl::AsciiStrToLower(absl::StatusCodeToString(code));
 }
 
 HistogramBatch::HistogramBatch(

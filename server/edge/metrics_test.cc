@@ -45,6 +45,12 @@ std::string Get(int port, const std::string& path) {
   return answer;
 }
 
+TEST(OutcomeNameTest, IsTheCodesNameInLowerCase) {
+  EXPECT_EQ(OutcomeName(absl::StatusCode::kOk), "ok");
+  EXPECT_EQ(OutcomeName(absl::StatusCode::kDeadlineExceeded),
+            "deadline_exceeded");
+}
+
 class MetricsServerTest : public ::testing::Test {
  protected:
   void Start() {

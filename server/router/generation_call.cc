@@ -298,8 +298,8 @@ void GenerationCall::LogAndCount(const v1::GenerateFinished& finished,
   metrics.generated_tokens.Increment(usage.completion_tokens());
   metrics.queue_time.Observe(timing.queue_seconds());
   inter_token_latency_.FlushTo(&metrics.inter_token_latency);
-  LOG(INFO) << "request " << Name() << " outcome "
-            << OutcomeLabel(status.code()) << " reason "
+  LOG(INFO) << "request " << Name() << " outcome " << OutcomeName(status.code())
+            << " reason "
             << (status.ok() ? v1::FinishReason_Name(finished.finish_reason())
                             : std::string(status.message()))
             << " prompt " << usage.prompt_tokens() << " cached "

@@ -11,6 +11,7 @@
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "server/edge/grpc_status.h"
+#include "server/edge/metrics.h"
 #include "server/edge/version.h"
 #include "server/router/prompt_encoder.h"
 #include "server/router/router_metrics.h"
@@ -78,7 +79,7 @@ absl::StatusOr<GenerationPlan> InferenceService::Plan(
 
 void InferenceService::Refuse(absl::Status status, GenerateReactor* reactor) {
   router_.metrics().CountRequest(status.code());
-  LOG(INFO) << "request refused outcome " << OutcomeLabel(status.code())
+  LOG(INFO) << "request refused outcome " << OutcomeName(status.code())
             << " field " << ErrorField(status).value_or("-");
   reactor->End(std::move(status));
 }

@@ -6,16 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 
 namespace baton {
 namespace {
-
-uint64_t Seed(uint64_t configured) {
-  if (configured != 0) return configured;
-  std::random_device device;
-  return (uint64_t{device()} << 32) | device();
-}
 
 KvImportEnded Ended(ImportId id, absl::Status status) {
   KvImportEnded ended;
@@ -33,7 +28,7 @@ KvImporter::KvImporter(const KvTransferAgentOptions* options,
       transport_(transport),
       pool_(pool),
       ended_(ended),
-      random_(Seed(options->token_seed)),
+      random_(options->token_seed != 0 ? options->token_seed : RandomBits()),
       next_tag_(random_()) {}
 
 void KvImporter::Start(KvImportRequest request, absl::Time now) {

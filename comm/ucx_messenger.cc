@@ -11,9 +11,9 @@
 #include <iterator>
 #include <limits>
 #include <optional>
-#include <random>
 
 #include "base/logging.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 #include "comm/ucx_status.h"
 #include "comm/wire.h"
@@ -64,10 +64,7 @@ absl::StatusOr<std::unique_ptr<UcxMessenger>> UcxMessenger::Create(
 }
 
 UcxMessenger::UcxMessenger(uint32_t max_peers)
-    : max_peers_(max_peers), nonce_([] {
-        std::random_device device;
-        return (uint64_t{device()} << 32) | device();
-      }()) {}
+    : max_peers_(max_peers), nonce_(RandomBits()) {}
 
 absl::Status UcxMessenger::Start(const std::string& network_devices) {
   ASSIGN_OR_RETURN(const NetworkAddress network,

@@ -3,13 +3,13 @@
 
 #include <atomic>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/logging.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 #include "server/edge/config.h"
 #include "server/edge/daemon.h"
@@ -35,11 +35,6 @@ v1::WorkerRole ToProto(WorkerRole role) {
   return v1::WORKER_ROLE_UNSPECIFIED;
 }
 
-uint64_t DrawIncarnation() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
-}
-
 v1::GetWorkerInfoResponse MakeInfo(const WorkerOptions& options,
                                    const WorkerProcess& process) {
   v1::GetWorkerInfoResponse info;
@@ -52,7 +47,7 @@ v1::GetWorkerInfoResponse MakeInfo(const WorkerOptions& options,
   info.set_vocab_size(process.model().vocab_size);
   info.set_fingerprint(process.model().fingerprint);
   info.set_version(kBatonVersion);
-  info.set_incarnation(DrawIncarnation());
+  info.set_incarnation(RandomBits());
   for (std::string& way : process.kv_transports()) {
     info.add_kv_transports(std::move(way));
   }

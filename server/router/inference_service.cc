@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "base/field_error.h"
 #include "base/logging.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 #include "server/edge/grpc_status.h"
 #include "server/edge/metrics.h"
@@ -72,7 +73,7 @@ absl::StatusOr<GenerationPlan> InferenceService::Plan(
   ASSIGN_OR_RETURN(GenerationPlan plan,
                    MakePlan(request, std::move(ids), bounds));
   if (!plan.sampling.seed.has_value()) {
-    plan.sampling.seed = Router::DrawRandom();
+    plan.sampling.seed = RandomBits();
   }
   return plan;
 }

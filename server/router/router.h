@@ -86,8 +86,6 @@ class Router final {
   // (nonce, counter) names a request at the workers, over all routers.
   uint64_t nonce() const { return nonce_; }
   uint64_t NextCounter() { return ++counter_; }
-  // From the system's source of randomness.
-  static uint64_t DrawRandom();
 
  private:
   const Options options_;

@@ -33,16 +33,4 @@ bool CpuDeviceStream::Poll() {
   return true;
 }
 
-void CpuDeviceStream::WaitForTask(absl::Duration timeout) {
-  absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithTimeout(
-      absl::Condition(this, &CpuDeviceStream::HasTaskOrWake), timeout);
-  woken_ = false;
-}
-
-void CpuDeviceStream::Wake() {
-  absl::MutexLock lock(&mutex_);
-  woken_ = true;
-}
-
 }  // namespace baton

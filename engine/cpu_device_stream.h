@@ -8,7 +8,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "engine/device_stream.h"
 
 namespace baton {
@@ -25,23 +24,12 @@ class CpuDeviceStream final : public DeviceStream {
   // Runs the oldest task to its end.
   bool Poll() override;
 
-  // Blocks until a task waits, Wake() was called, or `timeout` has passed. For
-  // a device thread with nothing to Poll().
-  void WaitForTask(absl::Duration timeout);
-  // Thread-safe: ends the present or the next WaitForTask.
-  void Wake();
-
  private:
-  bool HasTaskOrWake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return woken_ || enqueued_ != started_;
-  }
-
   std::atomic<uint64_t> done_{0};
-  mutable absl::Mutex mutex_;
+  absl::Mutex mutex_;
   std::array<DeviceTask, kMaxTasks> tasks_ ABSL_GUARDED_BY(mutex_);
   uint64_t enqueued_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace baton

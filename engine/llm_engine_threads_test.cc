@@ -100,7 +100,7 @@ class ThreadedRank {
     threads_.emplace_back([this] { RunEngine(); });
     threads_.emplace_back([this] {
       while (!over_) {
-        if (!stream_.Poll()) stream_.WaitForTask(kPatience);
+        if (!stream_.Poll()) std::this_thread::yield();
       }
     });
     threads_.emplace_back([this] {
@@ -115,7 +115,6 @@ class ThreadedRank {
     engine_->Wake();
     threads_[0].join();  // Ends when the engine is idle.
     over_ = true;
-    stream_.Wake();
     agent_.Wake();
     threads_[1].join();
     threads_[2].join();

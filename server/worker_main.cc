@@ -65,10 +65,12 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
   Daemon daemon(options.daemon, role, flags);
   WorkerMetrics metrics(&daemon.registry(), role);
   // Set while the process below lives and is scraped.
-  std::atomic<const LLMEngine*> scraped{nullptr};
+  std::atomic<WorkerProcess*> scraped{nullptr};
   RETURN_IF_ERROR(daemon.StartMetrics([&] {
-    if (const LLMEngine* engine = scraped.load())
-      metrics.SetLoad(engine->load());
+    WorkerProcess* const worker = scraped.load();
+    if (worker == nullptr) return;
+    metrics.SetLoad(worker->engine().load());
+    metrics.SetTransfers(worker->transfer_counters());
   }));
   ASSIGN_OR_RETURN(const std::string text_hash, TextHash(options.model));
   ASSIGN_OR_RETURN(
@@ -82,7 +84,7 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
                                           .clock = &process->clock(),
                                           .gate = &daemon.gate(),
                                           .metrics = &metrics});
-  scraped.store(&process->engine());
+  scraped.store(process.get());
   RETURN_IF_ERROR(
       daemon.Serve({{v1::WorkerService::service_full_name(), &service}}));
   return daemon.Run();

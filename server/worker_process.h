@@ -47,6 +47,10 @@ class WorkerProcess {
   const ModelRunnerInfo& model() const { return runner_->info(); }
   // UcxTransport's ways; none: unified.
   std::vector<std::string> kv_transports() const;
+  // Thread-safe. All 0 where nothing is transferred.
+  KvTransferCounters transfer_counters() const {
+    return agent_ == nullptr ? KvTransferCounters() : agent_->counters();
+  }
 
  private:
   WorkerProcess() = default;

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/json_text.h"
 #include "base/status_macros.h"
-#include "engine/model/json_text.h"
 
 namespace baton {
 namespace {

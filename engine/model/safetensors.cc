@@ -20,8 +20,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/json_text.h"
 #include "base/status_macros.h"
-#include "engine/model/json_text.h"
 
 namespace baton {
 namespace {

@@ -40,8 +40,9 @@ TEST(MpscQueueTest, ManyProducersLoseNothingAndKeepTheirOwnOrder) {
   for (int taken = 0; taken < kProducers * kItems;) {
     ASSERT_TRUE(queue.WaitForItem(absl::Seconds(60)));
     queue.Drain(&items);
-    for (const auto& [producer, index] : items)
+    for (const auto& [producer, index] : items) {
       EXPECT_EQ(index, next[producer]++);
+    }
     taken += static_cast<int>(items.size());
   }
   for (std::thread& producer : producers) producer.join();

@@ -29,8 +29,9 @@ bool MergeChunks(v1::TokenChunk* last, const v1::TokenChunk& next) {
   if (last->sample_index() != next.sample_index() ||
       last->attempt() != next.attempt() ||
       last->first_token_index() + last->token_ids_size() !=
-          next.first_token_index())
+          next.first_token_index()) {
     return false;
+  }
   last->mutable_token_ids()->MergeFrom(next.token_ids());
   last->mutable_logprobs()->MergeFrom(next.logprobs());
   return true;

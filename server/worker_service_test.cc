@@ -378,8 +378,9 @@ class WorkerPairTest : public ::testing::Test {
     std::vector<uint32_t> first;
     while (lease->Read(&response)) {
       released |= response.has_released();
-      for (const uint32_t token : response.first_tokens().token_ids())
+      for (const uint32_t token : response.first_tokens().token_ids()) {
         first.push_back(token);
+      }
     }
     EXPECT_TRUE(lease->Finish().ok());
     EXPECT_TRUE(released);
@@ -489,8 +490,9 @@ TEST_F(WorkerPairTest, ACancelledPrefillGivesItsBlocksBack) {
     auto lease = prefill_.stub().Prefill(&context, prefill);
     v1::PrefillResponse response;
     // Handle, some progress, the first token; never `released`.
-    for (int i = 0; i < reads && !response.has_first_tokens(); ++i)
+    for (int i = 0; i < reads && !response.has_first_tokens(); ++i) {
       ASSERT_TRUE(lease->Read(&response));
+    }
     context.TryCancel();
     EXPECT_EQ(lease->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }

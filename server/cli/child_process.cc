@@ -133,8 +133,9 @@ void ChildProcess::ReadStdout() {
     stdout_tail_.append(buffer, count);
     size_t end;
     while ((end = stdout_tail_.find('\n')) != std::string::npos) {
-      if (!endpoints_)
+      if (!endpoints_) {
         endpoints_ = ParseEndpointLine(stdout_tail_.substr(0, end));
+      }
       stdout_tail_.erase(0, end + 1);
     }
     if (stdout_tail_.size() > kMaxLineBytes) stdout_tail_.clear();

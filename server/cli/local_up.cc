@@ -110,8 +110,9 @@ LocalCluster::~LocalCluster() {
 absl::Status LocalCluster::Prepare() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGCHLD})
+  for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) {
     sigaddset(&signals, signal);
+  }
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
   std::error_code error;

@@ -124,16 +124,18 @@ const std::string& Flags::command() const { return command_; }
 
 Flags::Flag* Flags::Find(const std::string& name) {
   for (const auto& flag : flags_) {
-    if (flag->spec.name == name && flag->arity != FlagArity::kPositional)
+    if (flag->spec.name == name && flag->arity != FlagArity::kPositional) {
       return flag.get();
+    }
   }
   return nullptr;
 }
 
 Flags::Flag* Flags::NextPositional() {
   for (const auto& flag : flags_) {
-    if (flag->arity == FlagArity::kPositional && flag->given.empty())
+    if (flag->arity == FlagArity::kPositional && flag->given.empty()) {
       return flag.get();
+    }
   }
   return nullptr;
 }
@@ -149,8 +151,9 @@ absl::Status Flags::ReadArguments(std::span<const std::string> arguments) {
     }
     if (flags_over || argument.compare(0, 2, "--") != 0) {
       Flag* positional = NextPositional();
-      if (positional == nullptr)
+      if (positional == nullptr) {
         return absl::InvalidArgumentError(argument + ": not expected");
+      }
       positional->given.push_back(argument);
       continue;
     }
@@ -179,8 +182,9 @@ absl::Status Flags::ReadArguments(std::span<const std::string> arguments) {
 bool Flags::TakeEnvironment(const std::string& name, const std::string& value) {
   bool known = false;
   for (const auto& flag : flags_) {
-    if (flag->spec.name != name || flag->arity == FlagArity::kPositional)
+    if (flag->spec.name != name || flag->arity == FlagArity::kPositional) {
       continue;
+    }
     flag->environment = value;
     known = true;
   }
@@ -194,8 +198,9 @@ absl::Status Flags::ReadEnvironment(const char* const* environment) {
   for (; environment != nullptr && *environment != nullptr; ++environment) {
     const std::string entry = *environment;
     if (entry.compare(0, std::strlen(kEnvironmentPrefix), kEnvironmentPrefix) !=
-        0)
+        0) {
       continue;
+    }
     const size_t equals = std::min(entry.find('='), entry.size());
     const std::string key = entry.substr(0, equals);
     const std::string name =
@@ -214,8 +219,9 @@ absl::Status Flags::Assign() {
   for (const auto& flag : flags_) {
     std::string key = flag->Shown();
     std::string text;
-    if (flag->given.size() > 1 && flag->arity != FlagArity::kList)
+    if (flag->given.size() > 1 && flag->arity != FlagArity::kList) {
       return absl::InvalidArgumentError(key + ": given more than once");
+    }
     if (!flag->given.empty()) {
       text = absl::StrJoin(flag->given, ",");
     } else if (flag->environment.has_value()) {
@@ -281,16 +287,18 @@ FlagsOutcome Flags::Parse(std::span<const std::string> arguments,
   const absl::Status status = [&]() -> absl::Status {
     RETURN_IF_ERROR(
         active->ReadArguments(arguments.subspan(active == this ? 0 : 1)));
-    if (active->Given("help") || active->Given("version"))
+    if (active->Given("help") || active->Given("version")) {
       return absl::OkStatus();
+    }
     RETURN_IF_ERROR(ReadEnvironment(environment));
     RETURN_IF_ERROR(active->Assign());
     return validate ? validate() : absl::OkStatus();
   }();
   if (!status.ok()) return refusal(status);
   if (active->Given("help")) return Exit(0, active->Help());
-  if (active->Given("version"))
+  if (active->Given("version")) {
     return Exit(0, program_ + " " + kBatonVersion + "\n");
+  }
   if (!active->check_) return {.run = true};
   const absl::Status checked = check ? check() : absl::OkStatus();
   if (!checked.ok()) return refusal(checked, kExitFailedStart);
@@ -323,10 +331,11 @@ std::string Flags::Help() const {
   std::string out = description_ + "\n\nUsage: " + program_;
   out += commands_.empty() ? " [flags]" : " COMMAND [flags]";
   for (const auto& flag : flags_) {
-    if (flag->arity == FlagArity::kPositional)
+    if (flag->arity == FlagArity::kPositional) {
       absl::StrAppend(&out, flag->spec.required ? " " : " [",
                       absl::AsciiStrToUpper(flag->spec.name),
                       flag->spec.required ? "" : "]");
+    }
   }
   out +=
       "\nEvery --flag has a twin BATON_FLAG in the environment; the flag "
@@ -344,8 +353,9 @@ std::string Flags::Help() const {
                     flag->type, "\n");
     std::string text = flag->spec.help;
     if (flag->spec.required) text += " Required.";
-    if (!flag->default_text.empty() && flag->group != kInformation)
+    if (!flag->default_text.empty() && flag->group != kInformation) {
       absl::StrAppend(&text, " Default: ", flag->default_text, ".");
+    }
     out += Wrapped(text);
   }
   return out;

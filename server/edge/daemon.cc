@@ -132,8 +132,9 @@ absl::Status Daemon::StartMetrics(std::function<void()> before_scrape) {
                                       .registry = &registry_,
                                       .before_scrape = std::move(before_scrape),
                                       .ready = [this] { return IsReady(); }});
-  if (!server.ok())
+  if (!server.ok()) {
     return FieldError("metrics_listen", std::string(server.status().message()));
+  }
   metrics_server_ = *std::move(server);
   return absl::OkStatus();
 }

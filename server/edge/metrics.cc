@@ -115,8 +115,9 @@ class MetricsServer::Http {
                                     nullptr};
     mg_callbacks callbacks = {};
     context_ = mg_start(&callbacks, this, const_cast<const char**>(settings));
-    if (context_ == nullptr)
+    if (context_ == nullptr) {
       return absl::UnavailableError("cannot listen on " + options_.address);
+    }
     mg_set_request_handler(context_, "/metrics$", &Metrics, this);
     mg_set_request_handler(context_, "/healthz$", &Healthz, this);
     mg_set_request_handler(context_, "/readyz$", &Readyz, this);

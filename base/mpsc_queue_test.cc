@@ -30,6 +30,7 @@ TEST(MpscQueueTest, ManyProducersLoseNothingAndKeepTheirOwnOrder) {
   constexpr int kItems = 2000;
   MpscQueue<std::pair<int, int>> queue;
   std::vector<std::thread> producers;
+  producers.reserve(kProducers);
   for (int p = 0; p < kProducers; ++p) {
     producers.emplace_back([p, &queue] {
       for (int i = 0; i < kItems; ++i) queue.Push({p, i});

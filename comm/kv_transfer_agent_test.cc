@@ -45,7 +45,9 @@ class KvTransferAgentTest : public ::testing::TestWithParam<bool> {
   // Polls until nothing has happened for a while.
   void Settle() {
     for (int quiet = 0; quiet < 4; ++quiet) {
-      if (p_->agent().Poll() | d_->agent().Poll()) quiet = 0;
+      const bool p = p_->agent().Poll();
+      const bool d = d_->agent().Poll();
+      if (p || d) quiet = 0;
     }
   }
 

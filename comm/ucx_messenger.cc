@@ -303,6 +303,7 @@ void UcxMessenger::OnError(void* arg, ucp_ep_h, ucs_status_t status) {
   connection->owner->Fail(connection, UcxStatus(status, "peer"));
 }
 
+// NOLINTNEXTLINE(readability-function-size): UCX's signature.
 ucs_status_t UcxMessenger::OnHello(void* arg, const void* header,
                                    size_t header_size, void* data, size_t size,
                                    const ucp_am_recv_param_t* param) {
@@ -329,6 +330,7 @@ ucs_status_t UcxMessenger::OnHello(void* arg, const void* header,
   return UCS_OK;
 }
 
+// NOLINTNEXTLINE(readability-function-size): UCX's signature.
 ucs_status_t UcxMessenger::OnMessage(void* arg, const void* header,
                                      size_t header_size, void* data,
                                      size_t size,
@@ -344,6 +346,7 @@ ucs_status_t UcxMessenger::OnMessage(void* arg, const void* header,
 }
 
 // OK without a receive drops the block and ends the sender's send.
+// NOLINTNEXTLINE(readability-function-size): UCX's signature.
 ucs_status_t UcxMessenger::OnBlock(void* arg, const void* header,
                                    size_t header_size, void* data, size_t size,
                                    const ucp_am_recv_param_t* param) {

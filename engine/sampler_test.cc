@@ -11,9 +11,9 @@ namespace {
 constexpr int kVocab = 40;
 
 std::vector<float> Logits(int rows) {
-  std::vector<float> logits;
+  std::vector<float> logits(rows * kVocab);
   for (int i = 0; i < rows * kVocab; ++i) {
-    logits.push_back(static_cast<float>(i * 37 % 101) / 10);
+    logits[i] = static_cast<float>(i * 37 % 101) / 10;
   }
   return logits;
 }

@@ -118,10 +118,8 @@ TEST_P(SampleTest, AllWidthsThreadCountsAndBatchesGiveTheSameBits) {
   constexpr int kRows = 37;
   constexpr int kVocab = 1003;
   std::vector<float> logits = random.Normals(kRows * kVocab, 2);
-  std::vector<SampleParams> params;
-  for (int r = 0; r < kRows; ++r) {
-    params.push_back(RandomCase(random).params);
-  }
+  std::vector<SampleParams> params(kRows);
+  for (SampleParams& each : params) each = RandomCase(random).params;
   const auto run = [&](const CpuContext& context) {
     std::vector<SampledToken> out(kRows);
     Sample(context, Dense<const float>(logits.data(), kRows, kVocab), params,

@@ -17,13 +17,14 @@ namespace {
 using nlohmann::json;
 
 std::string SmallModel() {
-  const std::string folder = FreshTestFolder();
+  std::string folder = FreshTestFolder();
   WriteModel(folder, SmallV3Config(),
              RandomTensors(SmallV3Config(), 1, TensorDtype::kBf16));
   return folder;
 }
 
-absl::StatusOr<std::unique_ptr<DeepSeekV3Runner>> Load(LoadOptions options) {
+absl::StatusOr<std::unique_ptr<DeepSeekV3Runner>> Load(
+    const LoadOptions& options) {
   return DeepSeekV3Runner::Load(options, CpuContext());
 }
 

@@ -361,14 +361,20 @@ BATON_INLINE SumFunction<T> PickSum(int heads, int vectors) {
 }
 
 template <typename T>
-BATON_INLINE void SumLatents(const AttentionBlock& b, const T* keys,
-                             const T* next, int tile, const float* scores,
-                             const SoftmaxState& state) {
-  const char* ahead = reinterpret_cast<const char*>(next);
+struct KeyTile {
+  int index;
+  const T* keys;
+  const T* next;  // Of the tile after it.
+};
+
+template <typename T>
+BATON_INLINE void SumLatents(const AttentionBlock& b, const KeyTile<T>& tile,
+                             const float* scores, const SoftmaxState& state) {
+  const char* ahead = reinterpret_cast<const char*>(tile.next);
   const int head_tiles = (b.heads + kSumHeads - 1) / kSumHeads;
   constexpr int kValues = kSumVectors * kLanes;
   for (int row = 0; row < b.rows; ++row) {
-    const int num_keys = VisibleKeys(b, row, tile);
+    const int num_keys = VisibleKeys(b, row, tile.index);
     if (num_keys <= 0) continue;
     for (int i = 0; i < head_tiles; ++i) {
       const int head = i * b.heads / head_tiles;
@@ -377,8 +383,8 @@ BATON_INLINE void SumLatents(const AttentionBlock& b, const T* keys,
         const int rest = b.latent_dim - d;
         const int values = rest < kValues ? rest : kValues;
         PickSum<T, kSumHeads, kSumVectors>(heads, (values + 15) / kLanes)(
-            b, keys, scores, state,
-            {row, head, d, values, num_keys, tile == 0, ahead});
+            b, tile.keys, scores, state,
+            {row, head, d, values, num_keys, tile.index == 0, ahead});
         ahead = nullptr;
       }
     }
@@ -429,7 +435,7 @@ BATON_INLINE void Attend(const AttentionBlock& b) {
                 scratch.keys);
     Score(scratch, b.rows * b.heads, num_keys);
     Softmax(b, tile, scratch.scores, &state);
-    SumLatents(b, keys, next, tile, scratch.scores, state);
+    SumLatents<T>(b, {tile, keys, next}, scratch.scores, state);
   }
   DivideBySums(b, state);
 }

@@ -95,6 +95,7 @@ ReferenceSampleResult ReferenceSample(const std::vector<float>& logits,
     result.draw_margin = result.edge_margin = kInfinity;
   } else {
     std::vector<double> z;
+    z.reserve(logits.size());
     const float inverse = 1.0f / params.temperature;
     for (float logit : logits) z.push_back(logit * inverse);
     Truncate(z, params, &result);

@@ -77,7 +77,7 @@ Flags::~Flags() = default;
 
 void Flags::Group(std::string title) { group_ = std::move(title); }
 
-void Flags::Add(FlagTarget value, FlagSpec spec) {
+void Flags::Add(FlagTarget value, const FlagSpec& spec) {
   AddWord(
       spec, TypeName(value),
       [value, spec](const std::string& text) {

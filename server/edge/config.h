@@ -50,7 +50,7 @@ class Flags {
   // The heading in --help of the flags that follow.
   void Group(std::string title);
 
-  void Add(FlagTarget value, FlagSpec spec);
+  void Add(FlagTarget value, const FlagSpec& spec);
 
   // One of several words.
   template <typename E>

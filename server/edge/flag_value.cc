@@ -17,7 +17,8 @@ namespace {
 
 // 1000000000, not 1e+09.
 std::string BoundText(double bound) {
-  return absl::StrFormat(bound == std::floor(bound) ? "%.0f" : "%g", bound);
+  return bound == std::floor(bound) ? absl::StrFormat("%.0f", bound)
+                                    : absl::StrFormat("%g", bound);
 }
 
 absl::Status CheckBounds(double value, const FlagSpec& spec) {

@@ -36,7 +36,8 @@ void Connect(const std::string& host, int port) {
       address.sin_addr.s_addr == INADDR_ANY) {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   }
-  connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address));
+  [[maybe_unused]] const int refused =
+      connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address));
   close(fd);
 }
 

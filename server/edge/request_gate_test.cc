@@ -78,6 +78,7 @@ TEST(RequestGateTest, CountsAreRightFromManyThreads) {
   RequestGate gate([&] { ++empty; });
   ASSERT_TRUE(gate.Enter().ok());
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < 1000; ++i) {

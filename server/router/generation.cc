@@ -33,8 +33,8 @@ double Seconds(absl::Duration duration) {
 
 }  // namespace
 
-Generation::Generation(GenerationPlan plan, Options options)
-    : options_(std::move(options)),
+Generation::Generation(GenerationPlan plan, const Options& options)
+    : options_(options),
       plan_(std::move(plan)),
       next_pause_(kFirstPause),
       stream_(options_.tokenizer, &plan_) {

@@ -99,7 +99,7 @@ class Generation final {
   };
 
   // REQUIRES: the plan has a seed.
-  Generation(GenerationPlan plan, Options options);
+  Generation(GenerationPlan plan, const Options& options);
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
 

@@ -391,6 +391,7 @@ TEST_F(RouterFaultTest, ServesManyClientsAtOnceAndLeavesNothingBehind) {
   StartRouter(std::move(options));
   std::atomic<int> num_ok = 0;
   std::vector<std::thread> clients;
+  clients.reserve(kClients);
   for (int i = 0; i < kClients; ++i) {
     clients.emplace_back([&, i] {
       const uint32_t length = 1 + i * 3;

@@ -14,7 +14,7 @@ std::string Message(const absl::Status& status) {
 }
 
 std::string WriteFile(std::string_view contents) {
-  const std::string path = testing::TempDir() + "file.json";
+  std::string path = testing::TempDir() + "file.json";
   std::ofstream(path, std::ios::binary) << contents;
   return path;
 }

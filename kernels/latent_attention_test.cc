@@ -151,7 +151,21 @@ class LatentAttentionTest : public IsaTest {
     return z;
   }
 
-  // Position p of `z`, all of the sequence's; `keys`: those up to p.
+  // Every ninth position of `z`, all of the sequence's, and the last.
+  static void ExpectClose(const Shape& s, const PagedCache& cache,
+                          const Sequence& sequence,
+                          const std::vector<float>& z) {
+    std::vector<float> keys;
+    for (int p = 0; p < s.tokens; ++p) {
+      const std::vector<float> row = cache.Row(sequence.table, p);
+      keys.insert(keys.end(), row.begin(), row.end());
+      if (p % 9 == 0 || p + 1 == s.tokens) {
+        ExpectCloseAt(p, s, sequence, keys, z);
+      }
+    }
+  }
+
+  // Position p of `z`; `keys`: those up to p.
   static void ExpectCloseAt(int p, const Shape& s, const Sequence& sequence,
                             const std::vector<float>& keys,
                             const std::vector<float>& z) {
@@ -190,16 +204,8 @@ TEST_P(LatentAttentionTest, IsCloseToTheReference) {
                                       << s.rope << " tokens " << s.tokens);
       PagedCache cache(s, dtype, 8);
       const Sequence sequence = MakeSequence(s, cache, 3);
-      const std::vector<float> z =
-          Attend(context(), s, cache, sequence, AllPositions(s));
-      std::vector<float> keys;
-      for (int p = 0; p < s.tokens; ++p) {
-        const std::vector<float> row = cache.Row(sequence.table, p);
-        keys.insert(keys.end(), row.begin(), row.end());
-        if (p % 9 == 0 || p + 1 == s.tokens) {
-          ExpectCloseAt(p, s, sequence, keys, z);
-        }
-      }
+      ExpectClose(s, cache, sequence,
+                  Attend(context(), s, cache, sequence, AllPositions(s)));
     }
   }
 }
@@ -260,11 +266,12 @@ TEST_P(LatentAttentionTest, AllWidthsAndThreadCountsGiveTheSameBits) {
     for (const Shape& s : kShapes) {
       PagedCache cache(s, dtype, 8);
       const Sequence sequence = MakeSequence(s, cache, 6);
-      for (const std::vector<int32_t>& positions :
-           {AllPositions(s), std::vector<int32_t>{s.tokens - 1}}) {
-        const auto bits = [&](const CpuContext& with) {
-          return BitsOfValues(Attend(with, s, cache, sequence, positions));
-        };
+      std::vector<int32_t> rows;
+      const auto bits = [&](const CpuContext& with) {
+        return BitsOfValues(Attend(with, s, cache, sequence, rows));
+      };
+      for (const bool all : {true, false}) {
+        rows = all ? AllPositions(s) : std::vector<int32_t>{s.tokens - 1};
         const std::vector<uint32_t> expected = bits({});
         EXPECT_EQ(bits(context()), expected);
         EXPECT_EQ(bits({.isa = GetParam(), .threads = &two}), expected);

@@ -87,9 +87,9 @@ void Flags::Add(FlagTarget value, const FlagSpec& spec) {
   flags_.back()->arity = ArityOf(value);
 }
 
-void Flags::AddAddress(std::string* value, FlagSpec spec) {
+void Flags::AddAddress(std::string* value, const FlagSpec& spec) {
   AddWord(
-      std::move(spec), "HOST:PORT",
+      spec, "HOST:PORT",
       [value](const std::string& text) {
         *value = text;
         return CheckHostPort(text);
@@ -97,8 +97,8 @@ void Flags::AddAddress(std::string* value, FlagSpec spec) {
       [value] { return *value; });
 }
 
-void Flags::AddPositional(std::string* value, FlagSpec spec) {
-  Add(value, std::move(spec));
+void Flags::AddPositional(std::string* value, const FlagSpec& spec) {
+  Add(value, spec);
   flags_.back()->arity = FlagArity::kPositional;
 }
 

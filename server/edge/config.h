@@ -58,10 +58,10 @@ class Flags {
                  FlagSpec spec);
 
   // Where to listen: see CheckHostPort.
-  void AddAddress(std::string* value, FlagSpec spec);
+  void AddAddress(std::string* value, const FlagSpec& spec);
 
   // An argument that is no flag; no twin. In the order of the calls.
-  void AddPositional(std::string* value, FlagSpec spec);
+  void AddPositional(std::string* value, const FlagSpec& spec);
 
   // A subcommand with flags of its own: the first argument must name one; with
   // commands, this has no flags but --help and --version. Commands

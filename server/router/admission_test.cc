@@ -106,23 +106,24 @@ TEST_F(AdmissionTest, KeepsTheBoundWithManyThreads) {
     }
     ++num_started;
   };
+  const auto enter_and_leave = [&] {
+    std::atomic<bool> started = false;
+    const AdmissionTicket ticket(++counter);
+    const absl::Status status = admission.Enter(ticket, "", [&] {
+      count_start();
+      started.store(true);
+      started.notify_one();
+    });
+    ASSERT_TRUE(status.ok());
+    started.wait(false);
+    --running;
+    admission.Leave(ticket);
+  };
   std::vector<std::thread> threads;
   threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&] {
-      for (int i = 0; i < kRounds; ++i) {
-        std::atomic<bool> started = false;
-        const AdmissionTicket ticket(++counter);
-        const absl::Status status = admission.Enter(ticket, "", [&] {
-          count_start();
-          started.store(true);
-          started.notify_one();
-        });
-        ASSERT_TRUE(status.ok());
-        started.wait(false);
-        --running;
-        admission.Leave(ticket);
-      }
+      for (int i = 0; i < kRounds; ++i) enter_and_leave();
     });
   }
   for (std::thread& thread : threads) thread.join();

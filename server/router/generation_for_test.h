@@ -89,10 +89,10 @@ class GenerationTest : public ::testing::Test {
     message.mutable_released()->set_queue_seconds(0.5);
     return FromPrefill(&message);
   }
-  GenerationActions PrefillEnds(absl::Status status = absl::OkStatus()) {
+  GenerationActions PrefillEnds(const absl::Status& status = absl::OkStatus()) {
     return generation_->OnPrefillEnd(generation_->attempt(), status, now_);
   }
-  GenerationActions Tokens(uint32_t first, std::vector<uint32_t> ids) {
+  GenerationActions Tokens(uint32_t first, const std::vector<uint32_t>& ids) {
     v1::DecodeResponse message;
     FillChunk(first, ids, message.mutable_chunk());
     return FromDecode(message);
@@ -113,7 +113,7 @@ class GenerationTest : public ::testing::Test {
   GenerationActions FromDecode(const v1::DecodeResponse& message) {
     return generation_->OnDecodeMessage(generation_->attempt(), message, now_);
   }
-  GenerationActions DecodeEnds(absl::Status status) {
+  GenerationActions DecodeEnds(const absl::Status& status) {
     return generation_->OnDecodeEnd(generation_->attempt(), status, now_);
   }
   std::string TakeText() {

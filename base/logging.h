@@ -73,7 +73,11 @@ struct Voidify {
 #define CHECK_LE(a, b) BATON_CHECK_OP(<=, a, b)
 #define CHECK_GT(a, b) BATON_CHECK_OP(>, a, b)
 #define CHECK_GE(a, b) BATON_CHECK_OP(>=, a, b)
-#define CHECK_OK(status) CHECK((status).ok()) << (status).ToString() << " "
+// Evaluates its argument once.
+#define CHECK_OK(expression)                                             \
+  for (const auto& checked_status = (expression); !checked_status.ok();) \
+  LOG(FATAL) << "CHECK failed: " #expression " is "                      \
+             << checked_status.ToString() << " "
 
 // For per-token code: compiled, but tested only without NDEBUG (sanitizer
 // builds).

@@ -1,5 +1,7 @@
 #include "base/logging.h"
 
+#include <string>
+
 #include "gtest/gtest.h"
 
 namespace baton {
@@ -30,6 +32,20 @@ TEST(LoggingDeathTest, CheckNamesConditionAndValues) {
   const int used = 5;
   EXPECT_DEATH(CHECK_LE(used, 4) << "pool main",
                "used <= 4 \\(5 vs 4\\) pool main");
+}
+
+struct BadStatus {
+  bool ok() const { return false; }
+  std::string ToString() const { return "bad"; }
+};
+
+TEST(LoggingDeathTest, CheckOkAsksOnce) {
+  int asked = 0;
+  const auto ask = [&] {
+    ++asked;
+    return BadStatus();
+  };
+  EXPECT_DEATH(CHECK_OK(ask()) << asked << " time", "ask\\(\\) is bad 1 time");
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ TEST(MpscQueueTest, ManyProducersLoseNothingAndKeepTheirOwnOrder) {
   constexpr int kItems = 2000;
   MpscQueue<std::pair<int, int>> queue;
   std::vector<std::thread> producers;
+  producers.reserve(kProducers);
   for (int p = 0; p < kProducers; ++p) {
     producers.emplace_back([p, &queue] {
       for (int i = 0; i < kItems; ++i) queue.Push({p, i});
@@ -40,8 +41,9 @@ TEST(MpscQueueTest, ManyProducersLoseNothingAndKeepTheirOwnOrder) {
   for (int taken = 0; taken < kProducers * kItems;) {
     ASSERT_TRUE(queue.WaitForItem(absl::Seconds(60)));
     queue.Drain(&items);
-    for (const auto& [producer, index] : items)
+    for (const auto& [producer, index] : items) {
       EXPECT_EQ(index, next[producer]++);
+    }
     taken += static_cast<int>(items.size());
   }
   for (std::thread& producer : producers) producer.join();

@@ -162,29 +162,38 @@ Run Summarise(absl::Time start, const Steps& steps, uint32_t batch) {
   return run;
 }
 
-// Turns the loop on this one thread until all have ended. The engine's observer
-// adds to `steps`.
-Run RunBatch(LLMEngine* engine, CpuDeviceStream* stream, const Options& options,
-             const Prompts& prompts, uint32_t batch, Steps* steps) {
-  const MonotonicClock clock;
-  std::vector<RecordingTokenSink> sinks(batch);
-  steps->clear();
-  const absl::Time start = clock.Now();
+std::vector<GenerationRequest> MakeRequests(const Options& options,
+                                            const Prompts& prompts,
+                                            uint32_t batch) {
+  std::vector<GenerationRequest> requests(batch);
   for (uint32_t i = 0; i < batch; ++i) {
-    GenerationRequest request;
+    GenerationRequest& request = requests[i];
     request.id = {.router_nonce = 1, .counter = i};
     request.token_ids = prompts[i];
     request.original_prompt_tokens = prompts[i].size();
     request.sampling.temperature = static_cast<float>(options.temperature);
     request.sampling.seed = options.seed + i;
     request.max_tokens = options.max_tokens;
-    CHECK_OK(engine->Submit(std::move(request), &sinks[i]));
+  }
+  return requests;
+}
+
+// Turns the loop on this one thread until all have ended. The engine's observer
+// adds to `steps`.
+Run RunBatch(LLMEngine* engine, CpuDeviceStream* stream,
+             const std::vector<GenerationRequest>& requests, Steps* steps) {
+  const MonotonicClock clock;
+  std::vector<RecordingTokenSink> sinks(requests.size());
+  steps->clear();
+  const absl::Time start = clock.Now();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    CHECK_OK(engine->Submit(requests[i], &sinks[i]));
   }
   do {
     engine->Advance();
     stream->Poll();
   } while (!engine->idle());
-  Run run = Summarise(start, *steps, batch);
+  Run run = Summarise(start, *steps, static_cast<uint32_t>(requests.size()));
   for (const RecordingTokenSink& sink : sinks) {
     run.tokens.push_back(sink.tokens);
   }
@@ -281,7 +290,8 @@ absl::Status RunBenchmark(const Options& options) {
                                       steps.emplace_back(clock.Now(), stats);
                                     }});
   for (const uint32_t batch : sizes) {
-    const Run run = RunBatch(&engine, &stream, options, prompts, batch, &steps);
+    const Run run = RunBatch(&engine, &stream,
+                             MakeRequests(options, prompts, batch), &steps);
     std::cout << RunJson(options, batch, run).dump() << std::endl;
   }
   return absl::OkStatus();

@@ -63,6 +63,7 @@ BENCHMARK(BM_Linear)
 void BM_Experts(benchmark::State& state) {
   const int rows = static_cast<int>(state.range(0));
   std::vector<PackedWeight> weights;
+  weights.reserve(64);
   for (int e = 0; e < 64; ++e) {
     weights.push_back(RandomWeight(
         64, 192, state.range(1) != 0 ? WeightDtype::kBf16 : WeightDtype::kF32));
@@ -71,6 +72,7 @@ void BM_Experts(benchmark::State& state) {
       RandomValues(2).Normals(static_cast<size_t>(rows * 192));
   std::vector<float> y(static_cast<size_t>(64 * rows * 64));
   std::vector<LinearTask> tasks;
+  tasks.reserve(64);
   for (int e = 0; e < 64; ++e) {
     tasks.push_back({Dense<const float>(x.data(), rows, 192),
                      &weights[static_cast<size_t>(e)],
@@ -105,8 +107,10 @@ void BM_Attention(benchmark::State& state) {
                              .dtype = CacheDtype::kF32};
   std::vector<uint32_t> ids(static_cast<size_t>(rows * blocks));
   std::iota(ids.begin(), ids.end(), 0u);
-  std::vector<const uint32_t*> tables;
-  for (int r = 0; r < rows; ++r) tables.push_back(ids.data() + r * blocks);
+  std::vector<const uint32_t*> tables(static_cast<size_t>(rows));
+  for (int r = 0; r < rows; ++r) {
+    tables[static_cast<size_t>(r)] = ids.data() + r * blocks;
+  }
   const std::vector<int32_t> positions(static_cast<size_t>(rows), keys - 1);
   const std::vector<float> q =
       RandomValues(2).Normals(static_cast<size_t>(rows * kHeads * 64));

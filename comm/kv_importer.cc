@@ -6,16 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 
 namespace baton {
 namespace {
-
-uint64_t Seed(uint64_t configured) {
-  if (configured != 0) return configured;
-  std::random_device device;
-  return (uint64_t{device()} << 32) | device();
-}
 
 KvImportEnded Ended(ImportId id, absl::Status status) {
   KvImportEnded ended;
@@ -33,7 +28,7 @@ KvImporter::KvImporter(const KvTransferAgentOptions* options,
       transport_(transport),
       pool_(pool),
       ended_(ended),
-      random_(Seed(options->token_seed)),
+      random_(options->token_seed != 0 ? options->token_seed : RandomBits()),
       next_tag_(random_()) {}
 
 void KvImporter::Start(KvImportRequest request, absl::Time now) {
@@ -196,9 +191,13 @@ absl::Status KvImporter::Validate(const KvImportRequest& request) const {
   if (handle.pool_blocks > std::numeric_limits<uint32_t>::max()) {
     return absl::InvalidArgumentError("kv_handle.pool.num_blocks: too large");
   }
+  absl::flat_hash_set<BlockId> seen;
   for (const KvBlockRef& ref : handle.blocks) {
     if (ref.block.value() >= handle.pool_blocks) {
       return absl::InvalidArgumentError("kv_handle.blocks: not in its pool");
+    }
+    if (!seen.insert(ref.block).second) {
+      return absl::InvalidArgumentError("kv_handle.blocks: one is there twice");
     }
   }
   if (request.first_block > handle.blocks.size() ||

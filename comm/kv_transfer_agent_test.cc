@@ -45,7 +45,9 @@ class KvTransferAgentTest : public ::testing::TestWithParam<bool> {
   // Polls until nothing has happened for a while.
   void Settle() {
     for (int quiet = 0; quiet < 4; ++quiet) {
-      if (p_->agent().Poll() | d_->agent().Poll()) quiet = 0;
+      const bool p = p_->agent().Poll();
+      const bool d = d_->agent().Poll();
+      if (p || d) quiet = 0;
     }
   }
 
@@ -421,19 +423,20 @@ TEST_P(KvTransferAgentTest, ADoneBeforeEverythingWasPublishedIsIgnored) {
 
 TEST_P(KvTransferAgentTest, AHandleIsCheckedBeforeAnyTraffic) {
   const KvHandle good = Export(2);
-  std::vector<KvHandle> bad(5, good);
+  std::vector<KvHandle> bad(6, good);
   bad[0].fingerprint = "another model";
   bad[1].block_bytes = 64;
   bad[2].pool_blocks = uint64_t{1} << 32;
   bad[3].blocks[1].block = BlockId(kPoolBlocks);
   bad[4].worker_address = "nowhere";
+  bad[5].blocks[1] = bad[5].blocks[0];
   for (uint64_t i = 0; i < bad.size(); ++i) {
     d_->agent().StartImport(ImportId(i), bad[i], 0, {Target(0), Target(1)});
   }
-  d_->agent().StartImport(ImportId(5), good, 0, {Target(0)});
-  d_->agent().StartImport(ImportId(6), good, 3, {});
+  d_->agent().StartImport(ImportId(6), good, 0, {Target(0)});
+  d_->agent().StartImport(ImportId(7), good, 3, {});
   Settle();
-  ASSERT_EQ(d_->imports().size(), 7u);
+  ASSERT_EQ(d_->imports().size(), 8u);
   for (const auto& [id, ended] : d_->imports()) {
     EXPECT_EQ(ended.status.code(), id == ImportId(0)
                                        ? absl::StatusCode::kFailedPrecondition

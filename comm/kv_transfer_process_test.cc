@@ -43,6 +43,7 @@ class Child {
       dup2(in[0], STDIN_FILENO);
       dup2(out[1], STDOUT_FILENO);
       std::vector<char*> argv;
+      argv.reserve(arguments.size() + 1);
       for (std::string& argument : arguments) argv.push_back(argument.data());
       argv.push_back(nullptr);
       execv(argv[0], argv.data());
@@ -94,7 +95,7 @@ class KvTransferProcessTest : public ::testing::TestWithParam<UcxMode> {
  protected:
   KvTransferProcessTest() { Restart({}); }
 
-  void Restart(KvTransferAgentOptions options) {
+  void Restart(const KvTransferAgentOptions& options) {
     side_.reset();
     auto transport =
         UcxTransport::Create({.mode = GetParam(), .network_devices = "lo"});

@@ -33,6 +33,17 @@ TEST(LocalExpertDispatchTest, NoTokensAreNoRows) {
   dispatch.Combine(Dense<float>(nullptr, 0, 3));
 }
 
+// Expert e adds 1000 * (e + 1).
+void RunExperts(const ExpertRows& rows, int num_experts, int hidden_size) {
+  for (int e = 0; e < num_experts; ++e) {
+    for (int r = rows.offsets[e]; r < rows.offsets[e + 1]; ++r) {
+      for (int c = 0; c < hidden_size; ++c) {
+        rows.outputs.row(r)[c] = rows.inputs.row(r)[c] + 1000.0f * (e + 1);
+      }
+    }
+  }
+}
+
 TEST(LocalExpertDispatchTest, EachOutputComesBackToItsTokenAndChoice) {
   const int kExperts = 16;
   const int kTopK = 4;
@@ -56,14 +67,7 @@ TEST(LocalExpertDispatchTest, EachOutputComesBackToItsTokenAndChoice) {
     const ExpertRows rows =
         dispatch.Dispatch(Dense<const float>(x.data(), tokens, kHidden),
                           Dense<const int32_t>(experts.data(), tokens, kTopK));
-    // Expert e adds 1000 * (e + 1).
-    for (int e = 0; e < kExperts; ++e) {
-      for (int r = rows.offsets[e]; r < rows.offsets[e + 1]; ++r) {
-        for (int c = 0; c < kHidden; ++c) {
-          rows.outputs.row(r)[c] = rows.inputs.row(r)[c] + 1000.0f * (e + 1);
-        }
-      }
-    }
+    RunExperts(rows, kExperts, kHidden);
     std::vector<float> routed(tokens * kTopK * kHidden);
     dispatch.Combine(Dense(routed.data(), tokens * kTopK, kHidden));
     for (int i = 0; i < tokens * kTopK; ++i) {

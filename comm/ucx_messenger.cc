@@ -11,9 +11,9 @@
 #include <iterator>
 #include <limits>
 #include <optional>
-#include <random>
 
 #include "base/logging.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 #include "comm/ucx_status.h"
 #include "comm/wire.h"
@@ -64,10 +64,7 @@ absl::StatusOr<std::unique_ptr<UcxMessenger>> UcxMessenger::Create(
 }
 
 UcxMessenger::UcxMessenger(uint32_t max_peers)
-    : max_peers_(max_peers), nonce_([] {
-        std::random_device device;
-        return (uint64_t{device()} << 32) | device();
-      }()) {}
+    : max_peers_(max_peers), nonce_(RandomBits()) {}
 
 absl::Status UcxMessenger::Start(const std::string& network_devices) {
   ASSIGN_OR_RETURN(const NetworkAddress network,
@@ -306,6 +303,7 @@ void UcxMessenger::OnError(void* arg, ucp_ep_h, ucs_status_t status) {
   connection->owner->Fail(connection, UcxStatus(status, "peer"));
 }
 
+// NOLINTNEXTLINE(readability-function-size): UCX's signature.
 ucs_status_t UcxMessenger::OnHello(void* arg, const void* header,
                                    size_t header_size, void* data, size_t size,
                                    const ucp_am_recv_param_t* param) {
@@ -332,6 +330,7 @@ ucs_status_t UcxMessenger::OnHello(void* arg, const void* header,
   return UCS_OK;
 }
 
+// NOLINTNEXTLINE(readability-function-size): UCX's signature.
 ucs_status_t UcxMessenger::OnMessage(void* arg, const void* header,
                                      size_t header_size, void* data,
                                      size_t size,
@@ -347,6 +346,7 @@ ucs_status_t UcxMessenger::OnMessage(void* arg, const void* header,
 }
 
 // OK without a receive drops the block and ends the sender's send.
+// NOLINTNEXTLINE(readability-function-size): UCX's signature.
 ucs_status_t UcxMessenger::OnBlock(void* arg, const void* header,
                                    size_t header_size, void* data, size_t size,
                                    const ucp_am_recv_param_t* param) {

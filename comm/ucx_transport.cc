@@ -70,6 +70,13 @@ UcxTransport::~UcxTransport() {
   }
 }
 
+std::vector<std::string> UcxTransport::ways() const {
+  std::vector<std::string> ways;
+  if (shared_ != nullptr) ways.push_back(absl::StrCat("shm@", host_id_));
+  if (sends_blocks()) ways.push_back("tcp");
+  return ways;
+}
+
 absl::StatusOr<std::byte*> UcxTransport::AllocateRegion(size_t bytes) {
   if (shared_ != nullptr) {
     ASSIGN_OR_RETURN(std::byte* const region, shared_->Allocate(bytes));

@@ -47,6 +47,9 @@ class UcxTransport final : public Transport {
   absl::StatusOr<std::byte*> AllocateRegion(size_t bytes) override;
   const std::string& address() const override { return address_; }
   const std::string& host_id() const override { return host_id_; }
+  // Names of the ways in which blocks can move from and to this transport.
+  // Between two that share none they cannot.
+  std::vector<std::string> ways() const;
   const std::string& remote_key() const override { return remote_key_; }
   bool sends_blocks() const override { return mode_ != UcxMode::kShm; }
 

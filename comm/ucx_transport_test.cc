@@ -189,6 +189,13 @@ TEST_F(UcxTransportTest, DamagedAddressesAndKeysAreRefused) {
   EXPECT_EQ(map(key, base, (1 << 20) + 1, a_->host_id()), nullptr);
 }
 
+TEST_F(UcxTransportTest, TheModeSaysInWhichWaysBlocksMove) {
+  const std::string shm = "shm@" + a_->host_id();
+  EXPECT_EQ(a_->ways(), (std::vector<std::string>{shm, "tcp"}));
+  EXPECT_EQ(Make(UcxMode::kShm)->ways(), std::vector<std::string>{shm});
+  EXPECT_EQ(Make(UcxMode::kTcp)->ways(), std::vector<std::string>{"tcp"});
+}
+
 TEST_F(UcxTransportTest, AnotherHostIsNotMapped) {
   std::byte* const region = b_->AllocateRegion(4096).value();
   EXPECT_EQ(

@@ -3,6 +3,7 @@
 #define BATON_ENGINE_CACHE_SPEC_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,11 @@ struct CacheGroup {
 // A block holds kBlockTokens tokens of every group, one group after the other.
 struct CacheSpec {
   static constexpr int kBlockTokens = 64;
+
+  // How many blocks hold `tokens` rows.
+  static constexpr uint32_t BlocksFor(uint64_t tokens) {
+    return static_cast<uint32_t>((tokens + kBlockTokens - 1) / kBlockTokens);
+  }
 
   std::vector<CacheGroup> groups;
   size_t state_bytes_per_sequence =

@@ -24,7 +24,7 @@ bool KvCacheManager::Reserve(KvBlockRange* range, uint32_t tokens) {
   CHECK(range->state_ == KvRangeState::kFree ||
         range->state_ == KvRangeState::kFilling ||
         range->state_ == KvRangeState::kOwned);
-  const uint32_t wanted = BlocksFor(tokens);
+  const uint32_t wanted = CacheSpec::BlocksFor(tokens);
   const uint32_t held = NumBlocks(*range);
   if (wanted > held) {
     if (!allocator_.Allocate(wanted - held, &range->blocks_)) return false;

@@ -22,11 +22,6 @@ class KvCacheManager {
   // Borrows the pool. REQUIRES: its blocks are of the spec's size.
   KvCacheManager(const CacheSpec& spec, KvPool* pool);
 
-  static constexpr uint32_t BlocksFor(uint64_t tokens) {
-    return static_cast<uint32_t>((tokens + CacheSpec::kBlockTokens - 1) /
-                                 CacheSpec::kBlockTokens);
-  }
-
   // Grows the range to hold `tokens` rows; false, and nothing changed, when too
   // few blocks are free. REQUIRES: the range is kFree, or, to grow, kFilling or
   // kOwned.

@@ -66,6 +66,7 @@ TEST(KvCacheManagerTest, NoBlockIsLostOrSharedOverRandomLives) {
   KvCacheManager kv(OneByteSpec(), pool.get());
   std::vector<KvBlockRange> ranges(8);
   std::vector<const KvBlockRange*> pointers;
+  pointers.reserve(ranges.size());
   for (const KvBlockRange& range : ranges) pointers.push_back(&range);
   uint64_t launched = 0, done = 0;
   for (int i = 0; i < 20000; ++i) {

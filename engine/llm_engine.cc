@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "engine/cache_spec.h"
 #include "engine/kv_tail.h"
 
 namespace baton {
@@ -282,7 +283,7 @@ void LLMEngine::CountCommitted(const ScheduledRows& rows,
 void LLMEngine::ReportProgress(SequenceMetadata* sequence) const {
   const uint32_t computed = sequence->computed_rows;
   const uint32_t readable = computed == sequence->num_tokens()
-                                ? KvCacheManager::BlocksFor(computed)
+                                ? CacheSpec::BlocksFor(computed)
                                 : computed / CacheSpec::kBlockTokens;
   if (readable > 0) {
     environment_.transfer->PublishReadable(ExportId(sequence->id.value()),

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/field_error.h"
 #include "base/status_macros.h"
+#include "engine/cache_spec.h"
 #include "engine/kv_tail.h"
 #include "engine/llm_engine.h"
 
@@ -28,7 +29,7 @@ absl::Status LLMEngine::CheckTransfer(const GenerationRequest& request) const {
                      " is of no use to ", model_.fingerprint));
   }
   if (handle.num_tokens != request.token_ids.size() ||
-      handle.blocks.size() != KvCacheManager::BlocksFor(handle.num_tokens)) {
+      handle.blocks.size() != CacheSpec::BlocksFor(handle.num_tokens)) {
     return FieldError("kv_handle",
                       absl::StrCat("holds ", handle.num_tokens, " tokens in ",
                                    handle.blocks.size(), " blocks for ",

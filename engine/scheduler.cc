@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/logging.h"
+#include "engine/cache_spec.h"
 
 namespace baton {
 namespace {
@@ -107,7 +108,7 @@ bool Scheduler::TryAdmit(SequenceMetadata* sequence) {
       std::min(sequence->num_tokens() +
                    (drafts() && !sequence->imports() ? 1 : 0),
                std::max(sequence->end_position(), sequence->num_tokens()));
-  if (KvCacheManager::BlocksFor(rows) + growing > kv_->num_free()) return false;
+  if (CacheSpec::BlocksFor(rows) + growing > kv_->num_free()) return false;
   kv_->Prepare(&sequence->kv, sequence->max_total_tokens);
   sequence->tokens.reserve(sequence->max_total_tokens);
   CHECK(kv_->Reserve(&sequence->kv, rows));

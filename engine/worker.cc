@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/logging.h"
-#include "engine/kv_cache_manager.h"
+#include "engine/cache_spec.h"
 
 namespace baton {
 namespace {

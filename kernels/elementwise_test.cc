@@ -65,9 +65,9 @@ TEST_P(ElementwiseTest, RmsNormOfZerosIsZeroAndOfDenormalsIsNot) {
 TEST_P(ElementwiseTest, RopeTurnsPairsByTheAngleOfTheirPosition) {
   RandomValues random(3);
   for (int cols : {2, 8, 14, 16, 24, 34, 64, 96}) {
-    std::vector<double> frequencies;
-    for (int i = 0; i < cols / 2; ++i) {
-      frequencies.push_back(std::pow(10000.0, -2.0 * i / cols));
+    std::vector<double> frequencies(static_cast<size_t>(cols / 2));
+    for (size_t i = 0; i < frequencies.size(); ++i) {
+      frequencies[i] = std::pow(10000.0, -2.0 * static_cast<double>(i) / cols);
     }
     std::vector<float> cos(static_cast<size_t>(50 * cols / 2));
     std::vector<float> sin(cos.size());
@@ -78,9 +78,9 @@ TEST_P(ElementwiseTest, RopeTurnsPairsByTheAngleOfTheirPosition) {
     ApplyRope(context(), View(y, 6), positions, 2,
               {View(cos, 50), View(sin, 50)});
     for (int r = 0; r < 6; ++r) {
-      std::vector<double> angles;
-      for (double f : frequencies) {
-        angles.push_back(positions[static_cast<size_t>(r / 2)] * f);
+      std::vector<double> angles = frequencies;
+      for (double& angle : angles) {
+        angle *= positions[static_cast<size_t>(r / 2)];
       }
       const std::vector<double> expected = ReferenceRope(
           {x.begin() + r * cols, x.begin() + (r + 1) * cols}, angles);
@@ -123,8 +123,10 @@ TEST_P(ElementwiseTest, AllWidthsAndThreadCountsGiveTheSameBits) {
   constexpr int kCols = 130;
   const std::vector<float> x = random.Normals(kRows * kCols, 4);
   const std::vector<float> other = random.Normals(kRows * kCols);
-  std::vector<double> frequencies;
-  for (int i = 0; i < kCols / 2; ++i) frequencies.push_back(1.0 / (i + 1));
+  std::vector<double> frequencies(kCols / 2);
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    frequencies[i] = 1.0 / static_cast<double>(i + 1);
+  }
   std::vector<float> cos(500 * kCols / 2);
   std::vector<float> sin(cos.size());
   FillRopeTables(frequencies, 1.25, View(cos, 500), View(sin, 500));

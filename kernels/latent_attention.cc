@@ -48,8 +48,6 @@ struct Group {
   uint32_t next_block;
 };
 
-int CeilDivide(int a, int b) { return (a + b - 1) / b; }
-
 // The end of the group that begins at `row`: neighbours of one sequence that
 // share its tiles, at most `limit` of them.
 int GroupEnd(const CacheRows& rows, int row, int limit) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "gtest/gtest.h"
 #include "kernels/reference/attention_reference.h"
@@ -194,11 +195,44 @@ class LatentAttentionTest : public IsaTest {
         cache.cache());
     return z;
   }
+
+  // Every ninth position of `z`, all of the sequence's, and the last.
+  static void ExpectClose(const Shape& s, const PagedCache& cache,
+                          const Sequence& sequence,
+                          const std::vector<float>& z) {
+    std::vector<float> keys;
+    for (int p = 0; p < s.tokens; ++p) {
+      const std::vector<float> row = cache.Row(sequence.table, p);
+      keys.insert(keys.end(), row.begin(), row.end());
+      if (p % 9 == 0 || p + 1 == s.tokens) {
+        ExpectCloseAt(p, s, sequence, keys, z);
+      }
+    }
+  }
+
+  // Position p of `z`; `keys`: those up to p.
+  static void ExpectCloseAt(int p, const Shape& s, const Sequence& sequence,
+                            const std::vector<float>& keys,
+                            const std::vector<float>& z) {
+    for (int h = 0; h < s.heads; ++h) {
+      const ptrdiff_t at = ptrdiff_t{p} * s.heads + h;
+      const auto q = sequence.q_latent.begin() + at * s.latent;
+      const auto r = sequence.q_rope.begin() + at * s.rope;
+      const std::vector<double> expected = ReferenceLatentAttention(
+          {q, q + s.latent}, {r, r + s.rope},
+          Dense<const float>(keys.data(), p + 1, s.latent + s.rope), kScale);
+      for (int d = 0; d < s.latent; ++d) {
+        ASSERT_NEAR(z[static_cast<size_t>(at * s.latent + d)],
+                    expected[static_cast<size_t>(d)], 3e-5)
+            << p << " " << h << " " << d;
+      }
+    }
+  }
 };
 
 std::vector<int32_t> AllPositions(const Shape& s) {
-  std::vector<int32_t> positions;
-  for (int p = 0; p < s.tokens; ++p) positions.push_back(p);
+  std::vector<int32_t> positions(static_cast<size_t>(s.tokens));
+  std::iota(positions.begin(), positions.end(), 0);
   return positions;
 }
 
@@ -273,23 +307,22 @@ TEST_P(LatentAttentionTest, NeverReadsKeysThatAreNotVisible) {
 }
 
 TEST_P(LatentAttentionTest, AllWidthsAndThreadCountsGiveTheSameBits) {
+  ThreadPool two({.num_threads = 2});
+  ThreadPool three({.num_threads = 3});
   for (CacheDtype dtype : {CacheDtype::kF32, CacheDtype::kBf16}) {
     for (const Shape& s : kShapes) {
       PagedCache cache(s, dtype, 8);
       const Sequence sequence = MakeSequence(s, cache, 6);
-      for (const std::vector<int32_t>& positions :
-           {AllPositions(s), std::vector<int32_t>{s.tokens - 1}}) {
-        const std::vector<uint32_t> expected =
-            BitsOfValues(Attend({}, s, cache, sequence, positions));
-        EXPECT_EQ(
-            BitsOfValues(Attend(context(), s, cache, sequence, positions)),
-            expected);
-        for (int num_threads : {2, 3}) {
-          ThreadPool pool({.num_threads = num_threads});
-          EXPECT_EQ(BitsOfValues(Attend({.isa = GetParam(), .threads = &pool},
-                                        s, cache, sequence, positions)),
-                    expected);
-        }
+      std::vector<int32_t> rows;
+      const auto bits = [&](const CpuContext& with) {
+        return BitsOfValues(Attend(with, s, cache, sequence, rows));
+      };
+      for (const bool all : {true, false}) {
+        rows = all ? AllPositions(s) : std::vector<int32_t>{s.tokens - 1};
+        const std::vector<uint32_t> expected = bits({});
+        EXPECT_EQ(bits(context()), expected);
+        EXPECT_EQ(bits({.isa = GetParam(), .threads = &two}), expected);
+        EXPECT_EQ(bits({.isa = GetParam(), .threads = &three}), expected);
       }
     }
   }

@@ -24,8 +24,6 @@ constexpr int kItemRows = 48;
 // Tasks of a batch that share one fork and join.
 constexpr int kMaxTasksAtOnce = 256;
 
-int CeilDivide(int a, int b) { return (a + b - 1) / b; }
-
 int NumPanels(const PackedWeight& weight) {
   return CeilDivide(weight.out(), kPanelOutputs);
 }

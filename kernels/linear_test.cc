@@ -144,6 +144,7 @@ TEST_P(LinearTest, ThreadsAndBatchesDoNotChangeBits) {
     // One task a row and a few empty ones, more than one fork takes.
     std::vector<std::vector<float>> y(600, std::vector<float>(300));
     std::vector<LinearTask> tasks;
+    tasks.reserve(y.size());
     for (int i = 0; i < 600; ++i) {
       tasks.push_back(
           {Dense<const float>(x_.data() + i % 50 * 96, i % 7 == 0 ? 0 : 1, 96),

@@ -195,6 +195,15 @@ TEST_P(RouteExpertsTest, AllWidthsThreadCountsAndBatchesGiveTheSameBits) {
   }
 }
 
+// Of four terms, in order; the values are `stride` apart.
+float FmaSum(float sum, const float* weights, const float* values,
+             ptrdiff_t stride) {
+  for (int k = 0; k < 4; ++k) {
+    sum = std::fma(weights[k], values[k * stride], sum);
+  }
+  return sum;
+}
+
 TEST_P(RouteExpertsTest, CombineAddsInTopKOrderWithOneFmaATerm) {
   RandomValues random(3);
   for (int cols : {1, 16, 33, 192}) {
@@ -210,13 +219,11 @@ TEST_P(RouteExpertsTest, CombineAddsInTopKOrderWithOneFmaATerm) {
                    Dense(y.data(), 3, cols));
     for (int t = 0; t < 3; ++t) {
       for (int i = 0; i < cols; ++i) {
-        float sum = shared[static_cast<size_t>(t * cols + i)];
-        for (int k = 0; k < 4; ++k) {
-          sum = std::fma(weights[static_cast<size_t>(t * 4 + k)],
-                         routed[static_cast<size_t>((t * 4 + k) * cols + i)],
-                         sum);
-        }
-        EXPECT_EQ(y[static_cast<size_t>(t * cols + i)], sum);
+        const ptrdiff_t row = ptrdiff_t{t} * 4;
+        EXPECT_EQ(
+            y[static_cast<size_t>(t * cols + i)],
+            FmaSum(shared[static_cast<size_t>(t * cols + i)],
+                   weights.data() + row, routed.data() + row * cols + i, cols));
       }
     }
   }

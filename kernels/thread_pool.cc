@@ -40,10 +40,9 @@ void PinToCpu(std::thread& thread, int index) {
 
 ThreadPool::ThreadPool(const ThreadPoolOptions& options) {
   CHECK_GE(options.num_threads, 1) << "num_threads";
-  CHECK_GE(options.first_cpu, 0) << "first_cpu";
   for (int i = 1; i < options.num_threads; ++i) {
     workers_.emplace_back([this] { WorkerLoop(); });
-    if (options.pin_threads) PinToCpu(workers_.back(), options.first_cpu + i);
+    if (options.pin_threads) PinToCpu(workers_.back(), i);
   }
 }
 

@@ -11,10 +11,9 @@ namespace baton {
 
 struct ThreadPoolOptions {
   int num_threads = 1;  // The caller is one of them; 1 starts no thread.
-  // Worker i (from 1) runs on CPU first_cpu + i, modulo their number, of those
-  // that the process may use. The calling thread is left alone.
+  // Worker i (from 1) runs on CPU i, modulo their number, of those that the
+  // process may use. The calling thread is left alone.
   bool pin_threads = false;
-  int first_cpu = 0;
 };
 
 // Owns its workers. Owned by one calling thread: one ParallelFor at a time, not

@@ -95,6 +95,9 @@ class BatondTest(unittest.TestCase):
     def test_check_only_checks(self):
         ended = subprocess.run([BATOND, "--model=" + MODEL, "--check"], capture_output=True, check=False)
         self.assertEqual(ended.returncode, 0)
+        self.assertIn("no-such-folder", self.refused("--model=no-such-folder", "--check", code=1))
+        self.assertIn("max_context_tokens", self.refused("--model=" + MODEL, "--max_context_tokens=1", "--check"))
+        self.assertIn("max_context_tokens", self.refused("--model=" + MODEL, "--max_context_tokens=999999", "--check", code=1))
 
     def test_sigterm_before_it_serves_is_a_good_end(self):
         process = subprocess.Popen([BATOND, "--model=" + MODEL, "--kv_blocks=128"], stdout=subprocess.DEVNULL,
@@ -114,6 +117,8 @@ class BatondTest(unittest.TestCase):
             self.assertEqual(worker.get("/healthz")[0], 200)
             self.assertEqual(worker.get("/readyz")[0], 200)
             self.assertEqual(worker.get("/nothing")[0], 404)
+            transports = worker.stub.GetWorkerInfo(pb.GetWorkerInfoRequest()).kv_transports
+            self.assertEqual([way.split("@")[0] for way in transports], [] if role == "unified" else ["shm", "tcp"])
             metrics = worker.get("/metrics")[1]
             self.assertIn('baton_kv_blocks{role="%s",state="free"} 128' % role, metrics)
             self.assertIn('baton_steps_total{role="%s",type="prefill"} 1' % role, metrics)
@@ -150,8 +155,10 @@ class BatondTest(unittest.TestCase):
         stream = worker.stub.Decode(decode_request(1, 4000))
         next(stream)
         self.assertEqual(worker.stop(), 0)
-        with self.assertRaises(grpc.RpcError):
+        with self.assertRaises(grpc.RpcError) as cut:
             list(stream)
+        self.assertEqual(cut.exception.code(), grpc.StatusCode.UNAVAILABLE)
+        self.assertIn(b"DRAINING", dict(cut.exception.trailing_metadata())["grpc-status-details-bin"])
 
 
 if __name__ == "__main__":

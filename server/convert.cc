@@ -70,18 +70,17 @@ absl::Status CheckPool(const v1::PoolDescriptor& pool) {
 }
 
 absl::Status CheckBlocks(const v1::KvHandle& handle) {
-  const uint64_t blocks =
-      (uint64_t{handle.num_tokens()} + CacheSpec::kBlockTokens - 1) /
-      CacheSpec::kBlockTokens;
   if (handle.num_tokens() == 0 ||
-      blocks != static_cast<uint64_t>(handle.blocks_size())) {
+      CacheSpec::BlocksFor(handle.num_tokens()) !=
+          static_cast<uint64_t>(handle.blocks_size())) {
     return FieldError("kv_handle",
                       absl::StrCat("has ", handle.blocks_size(), " blocks for ",
                                    handle.num_tokens(), " tokens"));
   }
   for (const v1::BlockDescriptor& block : handle.blocks()) {
-    if (block.block() >= handle.pool().num_blocks())
+    if (block.block() >= handle.pool().num_blocks()) {
       return FieldError("kv_handle", "names a block outside of its pool");
+    }
   }
   return absl::OkStatus();
 }
@@ -129,11 +128,13 @@ std::string SerializeKvHandle(const KvHandle& handle) {
 }
 
 absl::StatusOr<KvHandle> ParseKvHandle(const std::string& bytes) {
-  if (bytes.size() > kMaxKvHandleBytes)
+  if (bytes.size() > kMaxKvHandleBytes) {
     return FieldError("kv_handle", "is too long");
+  }
   v1::KvHandle proto;
-  if (!proto.ParseFromString(bytes))
+  if (!proto.ParseFromString(bytes)) {
     return FieldError("kv_handle", "cannot be read");
+  }
   if (proto.version() != kKvHandleVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat("kv_handle: version ", proto.version(),

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/field_error.h"
+#include "engine/cache_spec.h"
 #include "proto/baton/v1/kv_handle.pb.h"
 
 namespace baton {
@@ -341,8 +342,9 @@ class Fuzz {
     if (Rarely()) r.mutable_sampling()->set_temperature(Float());
     if (Rarely()) r.mutable_sampling()->set_top_p(Float());
     if (Rarely()) r.mutable_sampling()->set_min_p(Float());
-    if (Rarely())
+    if (Rarely()) {
       r.mutable_sampling()->set_top_k(static_cast<uint32_t>(Number()));
+    }
     if (Rarely()) r.set_max_tokens(static_cast<uint32_t>(Number()));
     while (Rarely()) r.add_stop_token_ids(static_cast<uint32_t>(Number()));
     if (Rarely()) r.set_num_eos_token_ids(static_cast<uint32_t>(Number()));
@@ -354,8 +356,9 @@ class Fuzz {
   std::string Bytes(const v1::DecodeRequest& request) {
     std::string bytes = request.SerializeAsString();
     if (Rarely()) bytes.resize(Index(bytes.size() + 1));
-    if (Rarely() && !bytes.empty())
+    if (Rarely() && !bytes.empty()) {
       bytes[Index(bytes.size())] ^= static_cast<char>(1 << Index(8));
+    }
     return bytes;
   }
 
@@ -392,9 +395,10 @@ void CheckLetIn(const GenerationRequest& r) {
   ASSERT_EQ(r.kv_handle.has_value(), r.mode == RequestMode::kDecode);
   if (!r.kv_handle.has_value()) return;
   const KvHandle& h = *r.kv_handle;
-  ASSERT_EQ(h.blocks.size(), (size_t{h.num_tokens} + 63) / 64);
-  for (const KvBlockRef& ref : h.blocks)
+  ASSERT_EQ(h.blocks.size(), CacheSpec::BlocksFor(h.num_tokens));
+  for (const KvBlockRef& ref : h.blocks) {
     ASSERT_LT(ref.block.value(), h.pool_blocks);
+  }
   uint64_t end = 0;
   ASSERT_FALSE(__builtin_mul_overflow(h.pool_blocks, h.block_bytes, &end));
   ASSERT_FALSE(__builtin_add_overflow(end, h.base_address, &end));

@@ -101,14 +101,16 @@ absl::Status CheckFits(const char* flag, uint64_t bytes,
 
 FreeMemory ReadFreeMemory(const std::string& root) {
   FreeMemory memory = {.bytes = kUnlimited, .shared_bytes = kUnlimited};
-  if (const auto kib = ReadKey(root + "/proc/meminfo", "MemAvailable:"))
+  if (const auto kib = ReadKey(root + "/proc/meminfo", "MemAvailable:")) {
     memory.bytes = *kib * 1024;
+  }
   for (const CgroupFiles& files : kCgroups) {
     memory.bytes = std::min(memory.bytes, CgroupLeft(root, files));
   }
   struct statvfs shm = {};
-  if (statvfs((root + "/dev/shm").c_str(), &shm) == 0)
+  if (statvfs((root + "/dev/shm").c_str(), &shm) == 0) {
     memory.shared_bytes = uint64_t{shm.f_bavail} * shm.f_frsize;
+  }
   return memory;
 }
 
@@ -122,8 +124,9 @@ absl::StatusOr<uint32_t> NumKvBlocks(const KvPoolRequest& request,
     return *request.kv_blocks;
   }
   uint64_t bytes = memory.bytes / kMemoryShare;
-  if (request.shared)
+  if (request.shared) {
     bytes = std::min(bytes, memory.shared_bytes / kSharedShare);
+  }
   uint64_t max_blocks = request.useful_blocks;
   if (request.kv_cache_bytes.has_value()) {
     bytes = request.kv_cache_bytes->bytes;

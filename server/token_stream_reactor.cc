@@ -1,5 +1,6 @@
 #include "server/token_stream_reactor.h"
 
+#include <functional>
 #include <type_traits>
 #include <utility>
 
@@ -28,8 +29,9 @@ bool MergeChunks(v1::TokenChunk* last, const v1::TokenChunk& next) {
   if (last->sample_index() != next.sample_index() ||
       last->attempt() != next.attempt() ||
       last->first_token_index() + last->token_ids_size() !=
-          next.first_token_index())
+          next.first_token_index()) {
     return false;
+  }
   last->mutable_token_ids()->MergeFrom(next.token_ids());
   last->mutable_logprobs()->MergeFrom(next.logprobs());
   return true;
@@ -103,10 +105,17 @@ void TokenStreamReactor<Response>::Start(
   sample_index_ = request->sample_index;
   attempt_ = request->attempt;
   has_handle_ = request->kv_handle.has_value();
+  const TokenStreamEnvironment environment = environment_;
+  const std::function<void()> abort = [engine = environment.engine, id = id_,
+                                       sample_index = sample_index_] {
+    engine->Abort(id, sample_index);
+  };
+  environment.gate->OnCut(this, abort);
   // From here on the engine may end it, and the call, at any time.
   const absl::Status status =
-      environment_.engine->Submit(*std::move(request), this);
-  if (!status.ok()) Refuse(status);
+      environment.engine->Submit(*std::move(request), this);
+  if (!status.ok()) return Refuse(status);
+  if (environment.gate->is_cut()) abort();  // The first came too early.
 }
 
 template <typename Response>
@@ -117,7 +126,7 @@ void TokenStreamReactor<Response>::Refuse(const absl::Status& status) {
   environment_.metrics->OnRequestEnd(outcome);
   LOG(INFO) << "request " << id_ << " sample " << sample_index_ << " attempt "
             << attempt_ << " call " << kCallName<Response> << " outcome "
-            << absl::StatusCodeToString(status.code()) << " refused";
+            << OutcomeName(status.code()) << " refused";
   this->End(absl::IsResourceExhausted(status)
                 ? WithRetryDelay(status, kQueueFullRetryDelay)
                 : status);
@@ -167,15 +176,7 @@ void TokenStreamReactor<Response>::OnFinished(
   FlushMetrics();
   environment_.metrics->OnRequestEnd(outcome);
   LogEnd(outcome);
-  if (!outcome.status.ok()) {
-    // UNAVAILABLE would blame this worker; the other end may be the one at
-    // fault.
-    const bool lost_transfer =
-        has_handle_ && absl::IsUnavailable(outcome.status);
-    return this->End(lost_transfer
-                         ? absl::AbortedError(outcome.status.message())
-                         : outcome.status);
-  }
+  if (!outcome.status.ok()) return this->End(ToPeer(outcome.status));
   Response response;
   if constexpr (std::is_same_v<Response, v1::PrefillResponse>) {
     FillEnd(outcome, response.mutable_released());
@@ -191,13 +192,28 @@ void TokenStreamReactor<Response>::OnFinished(
 }
 
 template <typename Response>
+absl::Status TokenStreamReactor<Response>::ToPeer(
+    const absl::Status& status) const {
+  if (absl::IsCancelled(status) && environment_.gate->is_cut()) {
+    return DrainingError();
+  }
+  // A transfer failed. UNAVAILABLE would blame this worker; the other end may
+  // be the one at fault.
+  constexpr bool kExports = std::is_same_v<Response, v1::PrefillResponse>;
+  if (absl::IsUnavailable(status) && (kExports || has_handle_)) {
+    return absl::AbortedError(status.message());
+  }
+  return status;
+}
+
+template <typename Response>
 void TokenStreamReactor<Response>::OnPeerGone() {
   if (!ended_.load()) environment_.engine->Abort(id_, sample_index_);
 }
 
 template <typename Response>
 void TokenStreamReactor<Response>::OnCallOver() {
-  environment_.gate->Leave();
+  environment_.gate->Leave(this);
 }
 
 template <typename Response>
@@ -227,7 +243,7 @@ void TokenStreamReactor<Response>::LogEnd(
     const GenerationOutcome& outcome) const {
   LOG(INFO) << "request " << id_ << " sample " << sample_index_ << " attempt "
             << attempt_ << " call " << kCallName<Response> << " outcome "
-            << absl::StatusCodeToString(outcome.status.code()) << " prompt "
+            << OutcomeName(outcome.status.code()) << " prompt "
             << outcome.prompt_tokens << " cached " << outcome.cached_tokens
             << " output " << outcome.output_tokens << " queue "
             << absl::FormatDuration(outcome.queue_time) << " prefill "

@@ -62,6 +62,8 @@ class TokenStreamReactor final
   void OnCallOver() override;
 
   void Refuse(const absl::Status& status);
+  // Why the engine ended it, as the caller must take it.
+  absl::Status ToPeer(const absl::Status& status) const;
   void MeasureTokens(size_t num_tokens);
   void FlushMetrics();
   void LogEnd(const GenerationOutcome& outcome) const;

@@ -42,8 +42,9 @@ absl::Status WarmUp(LLMEngine* engine, const Clock& clock,
   request.deadline = clock.Now() + timeout;
   WarmUpSink sink;
   if (absl::Status status = engine->Submit(std::move(request), &sink);
-      !status.ok())
+      !status.ok()) {
     return status;
+  }
   return sink.Await();
 }
 

@@ -3,12 +3,13 @@
 
 #include <atomic>
 #include <memory>
-#include <random>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/logging.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 #include "server/edge/config.h"
 #include "server/edge/daemon.h"
@@ -34,26 +35,29 @@ v1::WorkerRole ToProto(WorkerRole role) {
   return v1::WORKER_ROLE_UNSPECIFIED;
 }
 
-uint64_t DrawIncarnation() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
-}
-
 v1::GetWorkerInfoResponse MakeInfo(const WorkerOptions& options,
-                                   const LLMEngine& engine,
-                                   const ModelRunnerInfo& model) {
+                                   const WorkerProcess& process) {
   v1::GetWorkerInfoResponse info;
   info.set_role(ToProto(options.role));
   info.set_num_local_ranks(options.local_ranks);
   info.set_ep_size(options.ep_size);
-  info.set_max_context_tokens(engine.limits().max_context_tokens);
+  info.set_max_context_tokens(process.engine().limits().max_context_tokens);
   info.set_max_running_requests(options.engine.max_running_requests);
   info.set_max_waiting_requests(options.engine.max_waiting_requests);
-  info.set_vocab_size(model.vocab_size);
-  info.set_fingerprint(model.fingerprint);
+  info.set_vocab_size(process.model().vocab_size);
+  info.set_fingerprint(process.model().fingerprint);
   info.set_version(kBatonVersion);
-  info.set_incarnation(DrawIncarnation());
+  info.set_incarnation(RandomBits());
+  for (std::string& way : process.kv_transports()) {
+    info.add_kv_transports(std::move(way));
+  }
   return info;
+}
+
+// In the order of the start.
+absl::Status CheckModel(const WorkerOptions& options) {
+  RETURN_IF_ERROR(TextHash(options.model).status());
+  return WorkerProcess::CheckModel(options);
 }
 
 absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
@@ -61,10 +65,12 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
   Daemon daemon(options.daemon, role, flags);
   WorkerMetrics metrics(&daemon.registry(), role);
   // Set while the process below lives and is scraped.
-  std::atomic<const LLMEngine*> scraped{nullptr};
+  std::atomic<WorkerProcess*> scraped{nullptr};
   RETURN_IF_ERROR(daemon.StartMetrics([&] {
-    if (const LLMEngine* engine = scraped.load())
-      metrics.SetLoad(engine->load());
+    WorkerProcess* const worker = scraped.load();
+    if (worker == nullptr) return;
+    metrics.SetLoad(worker->engine().load());
+    metrics.SetTransfers(worker->transfer_counters());
   }));
   ASSIGN_OR_RETURN(const std::string text_hash, TextHash(options.model));
   ASSIGN_OR_RETURN(
@@ -72,15 +78,15 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
       WorkerProcess::Start(options, [&metrics](const StepStats& stats) {
         metrics.OnStep(stats);
       }));
-  v1::GetWorkerInfoResponse info =
-      MakeInfo(options, process->engine(), process->model());
+  v1::GetWorkerInfoResponse info = MakeInfo(options, *process);
   info.set_text_hash(text_hash);
   WorkerService service(std::move(info), {.engine = &process->engine(),
                                           .clock = &process->clock(),
                                           .gate = &daemon.gate(),
                                           .metrics = &metrics});
-  scraped.store(&process->engine());
-  RETURN_IF_ERROR(daemon.Serve({&service}));
+  scraped.store(process.get());
+  RETURN_IF_ERROR(
+      daemon.Serve({{v1::WorkerService::service_full_name(), &service}}));
   return daemon.Run();
 }
 
@@ -92,9 +98,10 @@ int main(int argc, char** argv) {
   baton::Flags flags("batond",
                      "A Baton worker server: token ids in, token ids out.");
   baton::AddWorkerFlags(&flags, &options);
-  const auto exit_code = flags.ParseOrExitCode(argc, argv, environ, [&] {
-    return baton::ValidateWorkerOptions(options);
-  });
+  const auto exit_code = flags.ParseOrExitCode(
+      argc, argv, environ,
+      [&] { return baton::ValidateWorkerOptions(options); },
+      [&] { return baton::CheckModel(options); });
   if (exit_code.has_value()) return *exit_code;
   const absl::StatusOr<int> ran = baton::Run(options, flags);
   if (ran.ok()) return *ran;

@@ -1,6 +1,5 @@
 #include "server/worker_metrics.h"
 
-#include "absl/strings/ascii.h"
 #include "server/edge/metrics.h"
 
 namespace baton {
@@ -56,13 +55,25 @@ struct WorkerMetrics::Maker {
     return Gauges("baton_kv_blocks", "Blocks of the KV pool by state.")
         .Add({{"state", state}});
   }
+  Gauge& Transfers(const char* direction) const {
+    return Gauges("baton_kv_transfers",
+                  "Requests whose KV moves, by direction.")
+        .Add({{"direction", direction}});
+  }
+  Counter& DroppedMessages(const char* reason) const {
+    return Counters("baton_kv_transfer_dropped_messages_total",
+                    "Messages of KV transfers that did nothing: malformed, or "
+                    "ignored as late, duplicate or not for this worker.")
+        .Add({{"reason", reason}});
+  }
 };
 
 namespace {
 
-// "ok", "cancelled", "deadline_exceeded", ...
-std::string OutcomeName(const absl::Status& status) {
-  return absl::AsciiStrToLower(absl::StatusCodeToString(status.code()));
+// Never down: scrapes may come out of order.
+void Raise(Counter* counter, uint64_t to) {
+  const double more = static_cast<double>(to) - counter->Value();
+  if (more > 0) counter->Increment(more);
 }
 
 const char* ActivityName(RequestActivity activity) {
@@ -125,7 +136,11 @@ WorkerMetrics::WorkerMetrics(const Maker& make)
       owned_blocks_(make.Blocks("owned")),
       exported_blocks_(make.Blocks("exported")),
       importing_blocks_(make.Blocks("importing")),
-      deferred_blocks_(make.Blocks("deferred")) {}
+      deferred_blocks_(make.Blocks("deferred")),
+      importing_requests_(make.Transfers("import")),
+      exporting_requests_(make.Transfers("export")),
+      malformed_messages_(make.DroppedMessages("malformed")),
+      ignored_messages_(make.DroppedMessages("ignored")) {}
 
 void WorkerMetrics::OnStep(const StepStats& stats) {
   (stats.prefill ? prefill_steps_ : decode_steps_).Increment();
@@ -133,7 +148,7 @@ void WorkerMetrics::OnStep(const StepStats& stats) {
 }
 
 void WorkerMetrics::OnRequestEnd(const GenerationOutcome& outcome) {
-  requests_.Add({{"outcome", OutcomeName(outcome.status)}}).Increment();
+  requests_.Add({{"outcome", OutcomeName(outcome.status.code())}}).Increment();
   if (outcome.prompt_tokens == 0) return;  // Refused.
   if (absl::IsCancelled(outcome.status) ||
       absl::IsDeadlineExceeded(outcome.status)) {
@@ -159,8 +174,16 @@ void WorkerMetrics::SetLoad(const EngineLoad& load) {
   exported_blocks_.Set(load.exported_blocks);
   importing_blocks_.Set(load.importing_blocks);
   deferred_blocks_.Set(load.deferred_blocks);
+  importing_requests_.Set(load.importing_requests);
+  exporting_requests_.Set(load.exporting_requests);
   kv_utilization_.Set(1.0 - static_cast<double>(load.free_blocks) /
                                 load.total_blocks);
+}
+
+void WorkerMetrics::SetTransfers(const KvTransferCounters& counters) {
+  absl::MutexLock lock(&transfers_mutex_);
+  Raise(&malformed_messages_, counters.malformed_messages);
+  Raise(&ignored_messages_, counters.ignored_messages);
 }
 
 }  // namespace baton

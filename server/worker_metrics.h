@@ -10,6 +10,8 @@
 
 #include <string>
 
+#include "absl/synchronization/mutex.h"
+#include "comm/kv_transfer.h"
 #include "engine/engine_options.h"
 #include "engine/token_sink.h"
 
@@ -27,6 +29,7 @@ class WorkerMetrics {
   void OnRequestEnd(const GenerationOutcome& outcome);
   // Before each scrape.
   void SetLoad(const EngineLoad& load);
+  void SetTransfers(const KvTransferCounters& counters);
 
   // For the streams, which flush to them now and then.
   prometheus::Histogram& time_to_first_token() { return time_to_first_token_; }
@@ -58,6 +61,11 @@ class WorkerMetrics {
   prometheus::Gauge& exported_blocks_;
   prometheus::Gauge& importing_blocks_;
   prometheus::Gauge& deferred_blocks_;
+  prometheus::Gauge& importing_requests_;
+  prometheus::Gauge& exporting_requests_;
+  prometheus::Counter& malformed_messages_;
+  prometheus::Counter& ignored_messages_;
+  absl::Mutex transfers_mutex_;  // One scrape raises the two counters.
 };
 
 }  // namespace baton

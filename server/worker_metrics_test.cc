@@ -88,6 +88,8 @@ TEST_F(WorkerMetricsTest, StepsAreCountedByType) {
 TEST_F(WorkerMetricsTest, TheBlocksStatesAddUpAndTheGatewaysGaugesAreOneEach) {
   metrics_.SetLoad({.running_requests = 3,
                     .waiting_requests = 2,
+                    .importing_requests = 2,
+                    .exporting_requests = 1,
                     .total_blocks = 20,
                     .free_blocks = 5,
                     .exported_blocks = 4,
@@ -102,9 +104,22 @@ TEST_F(WorkerMetricsTest, TheBlocksStatesAddUpAndTheGatewaysGaugesAreOneEach) {
         "baton_kv_blocks{role=\"decode\",state=\"deferred\"} 2",
         "baton_running_requests{role=\"decode\"} 3",
         "baton_waiting_requests{role=\"decode\"} 2",
+        "baton_kv_transfers{role=\"decode\",direction=\"import\"} 2",
+        "baton_kv_transfers{role=\"decode\",direction=\"export\"} 1",
         "baton_kv_utilization_ratio{role=\"decode\"} 0.75"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
+}
+
+TEST_F(WorkerMetricsTest, DroppedMessagesFollowTheAgentsCountersAndNeverFall) {
+  metrics_.SetTransfers({.malformed_messages = 3, .ignored_messages = 4});
+  metrics_.SetTransfers({.malformed_messages = 5, .ignored_messages = 4});
+  metrics_.SetTransfers({.malformed_messages = 2, .ignored_messages = 4});
+  const std::string text = Text();
+  const std::string series =
+      "baton_kv_transfer_dropped_messages_total{role=\"decode\",reason=";
+  EXPECT_THAT(text, HasSubstr(series + "\"malformed\"} 5"));
+  EXPECT_THAT(text, HasSubstr(series + "\"ignored\"} 4"));
 }
 
 }  // namespace

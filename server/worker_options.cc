@@ -151,8 +151,9 @@ void AddGroupFlags(Flags* flags, WorkerOptions* o) {
 
 absl::Status CheckIsa(VectorIsa isa) {
   const std::vector<VectorIsa> supported = SupportedVectorIsas();
-  if (std::find(supported.begin(), supported.end(), isa) != supported.end())
+  if (std::find(supported.begin(), supported.end(), isa) != supported.end()) {
     return absl::OkStatus();
+  }
   return FieldError("isa", "this CPU cannot run " +
                                std::string(VectorIsaName(isa)) + " code");
 }
@@ -205,18 +206,25 @@ absl::Status ValidateWorkerOptions(const WorkerOptions& o) {
                       absl::StrCat("is more than --max_batched_tokens, ",
                                    o.engine.max_batched_tokens));
   }
-  if (o.kv_cache_bytes.has_value() && o.kv_blocks.has_value())
+  if (o.max_context_tokens == 1) {
+    return FieldError("max_context_tokens",
+                      "1 has no room for a prompt and an answer");
+  }
+  if (o.kv_cache_bytes.has_value() && o.kv_blocks.has_value()) {
     return FieldError("kv_blocks", "contradicts --kv_cache_bytes: give one");
+  }
   if (o.ep_size % o.local_ranks != 0) {
     return FieldError("ep_size", absl::StrCat(o.ep_size,
                                               " is no multiple of "
                                               "--local_ranks, ",
                                               o.local_ranks));
   }
-  if (o.local_ranks != 1)
+  if (o.local_ranks != 1) {
     return FieldError("local_ranks", "only 1 rank a process is supported");
-  if (o.ep_size != 1)
+  }
+  if (o.ep_size != 1) {
     return FieldError("ep_size", "only a group of 1 rank is supported");
+  }
   if (o.isa.has_value()) return CheckIsa(*o.isa);
   return absl::OkStatus();
 }

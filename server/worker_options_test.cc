@@ -55,6 +55,7 @@ TEST(WorkerOptionsTest, EveryContradictionNamesAFlag) {
   const std::vector<Case> cases = {
       {{"--max_chunk_tokens=513"}, "max_chunk_tokens"},
       {{"--kv_blocks=5", "--kv_cache_bytes=1MiB"}, "kv_blocks"},
+      {{"--max_context_tokens=1"}, "max_context_tokens"},
       {{"--ep_size=3", "--local_ranks=2"}, "ep_size"},
       {{"--ep_size=2"}, "ep_size"},
       {{"--ep_size=2", "--local_ranks=2"}, "local_ranks"},

@@ -13,6 +13,7 @@
 #include "base/field_error.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "engine/cache_spec.h"
 #include "server/decode_curve.h"
 #include "server/kv_pool_size.h"
 #include "server/warm_up.h"
@@ -40,13 +41,20 @@ const char* SizeFlag(const WorkerOptions& options) {
 // at all of it.
 uint32_t UsefulBlocks(const WorkerOptions& options,
                       const ModelRunnerInfo& model) {
-  const uint64_t context_blocks =
-      (model.max_context_tokens + CacheSpec::kBlockTokens - 1) /
-      CacheSpec::kBlockTokens;
   const uint64_t blocks =
-      context_blocks *
+      uint64_t{CacheSpec::BlocksFor(model.max_context_tokens)} *
       std::max<uint64_t>(options.engine.max_running_requests, 2) / 2;
   return static_cast<uint32_t>(std::min<uint64_t>(blocks, 1u << 31));
+}
+
+LoadOptions ModelOptions(const WorkerOptions& options) {
+  return {.folder = options.model,
+          .weights = options.weights,
+          .cache_dtype = options.cache_dtype,
+          .max_rows = static_cast<int>(options.engine.max_rows()),
+          .max_logits_rows = static_cast<int>(options.engine.max_logits_rows()),
+          .max_context_tokens = static_cast<int>(options.max_context_tokens),
+          .drafter = options.engine.num_draft_tokens > 0};
 }
 
 absl::StatusOr<AnonymousRegion> MapAnonymous(size_t bytes) {
@@ -88,6 +96,15 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
   return process;
 }
 
+absl::Status WorkerProcess::CheckModel(const WorkerOptions& options) {
+  return DeepSeekV3Runner::Check(ModelOptions(options));
+}
+
+std::vector<std::string> WorkerProcess::kv_transports() const {
+  return transport_ == nullptr ? std::vector<std::string>()
+                               : transport_->ways();
+}
+
 absl::Status WorkerProcess::Load(const WorkerOptions& options) {
   threads_ = std::make_unique<ThreadPool>(ThreadPoolOptions{
       .num_threads =
@@ -95,18 +112,8 @@ absl::Status WorkerProcess::Load(const WorkerOptions& options) {
       .pin_threads = options.pin_threads});
   cpu_ = {.isa = options.isa.value_or(SupportedVectorIsas().back()),
           .threads = threads_.get()};
-  ASSIGN_OR_RETURN(
-      runner_,
-      DeepSeekV3Runner::Load(
-          {.folder = options.model,
-           .weights = options.weights,
-           .cache_dtype = options.cache_dtype,
-           .max_rows = static_cast<int>(options.engine.max_rows()),
-           .max_logits_rows =
-               static_cast<int>(options.engine.max_logits_rows()),
-           .max_context_tokens = static_cast<int>(options.max_context_tokens),
-           .drafter = options.engine.num_draft_tokens > 0},
-          cpu_));
+  ASSIGN_OR_RETURN(runner_,
+                   DeepSeekV3Runner::Load(ModelOptions(options), cpu_));
   return absl::OkStatus();
 }
 

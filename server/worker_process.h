@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -34,15 +36,23 @@ using AnonymousRegion = std::unique_ptr<std::byte, UnmapRegion>;
 // Owned by main. Destroy it when every request has ended.
 class WorkerProcess {
  public:
+  // What Start would find wrong with the model's folder, without the weights.
+  static absl::Status CheckModel(const WorkerOptions& options);
   // Loads, takes the KV pool, starts the threads and warms up. `observer` is
   // told of each step on the engine's thread. An error names a flag or a file.
   static absl::StatusOr<std::unique_ptr<WorkerProcess>> Start(
       const WorkerOptions& options,
       std::function<void(const StepStats&)> observer);
 
-  LLMEngine& engine() { return *engine_; }
+  LLMEngine& engine() const { return *engine_; }
   const Clock& clock() const { return clock_; }
   const ModelRunnerInfo& model() const { return runner_->info(); }
+  // UcxTransport's ways; none: unified.
+  std::vector<std::string> kv_transports() const;
+  // Thread-safe. All 0 where nothing is transferred.
+  KvTransferCounters transfer_counters() const {
+    return agent_ == nullptr ? KvTransferCounters() : agent_->counters();
+  }
 
  private:
   WorkerProcess() = default;

@@ -15,8 +15,9 @@ constexpr char kWrongRole[] = "WRONG_ROLE";
 // The call's deadline on `clock`, which is not the system's.
 absl::Time DeadlineOn(const Clock& clock,
                       std::chrono::system_clock::time_point deadline) {
-  if (deadline == std::chrono::system_clock::time_point::max())
+  if (deadline == std::chrono::system_clock::time_point::max()) {
     return absl::InfiniteFuture();
+  }
   return clock.Now() +
          absl::FromChrono(deadline - std::chrono::system_clock::now());
 }
@@ -51,8 +52,9 @@ WorkerService::WorkerService(v1::GetWorkerInfoResponse info,
 
 grpc::ServerWriteReactor<v1::PrefillResponse>* WorkerService::Prefill(
     grpc::CallbackServerContext* context, const v1::PrefillRequest* request) {
-  if (absl::Status status = environment_.gate->Enter(); !status.ok())
+  if (absl::Status status = environment_.gate->Enter(); !status.ok()) {
     return Refuse<v1::PrefillResponse>(status);
+  }
   auto* reactor =
       new TokenStreamReactor<v1::PrefillResponse>(context, environment_);
   reactor->Start(Convert(*context, *request));
@@ -61,8 +63,9 @@ grpc::ServerWriteReactor<v1::PrefillResponse>* WorkerService::Prefill(
 
 grpc::ServerWriteReactor<v1::DecodeResponse>* WorkerService::Decode(
     grpc::CallbackServerContext* context, const v1::DecodeRequest* request) {
-  if (absl::Status status = environment_.gate->Enter(); !status.ok())
+  if (absl::Status status = environment_.gate->Enter(); !status.ok()) {
     return Refuse<v1::DecodeResponse>(status);
+  }
   auto* reactor =
       new TokenStreamReactor<v1::DecodeResponse>(context, environment_);
   reactor->Start(Convert(*context, *request));

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/kv_transfer_message.h"
 #include "comm/loopback_transport.h"
 #include "server/convert.h"
 #include "server/engine_loop.h"
@@ -332,9 +333,6 @@ TEST(WorkerServiceTest, TheCallsDeadlineIsTheRequests) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 
-// ---- cancelling
-// ---------------------------------------------------------------
-
 TEST(WorkerServiceTest, CancelsAtRandomTimesLeaveNothingBehind) {
   constexpr uint32_t kSeed = 7;
   SCOPED_TRACE(kSeed);
@@ -366,20 +364,13 @@ TEST(WorkerServiceTest, CancelsAtRandomTimesLeaveNothingBehind) {
       Decode(&worker.stub(), DecodeOf(MakeRequest(9, 10, 5))).status.ok());
 }
 
-// ---- a pair of workers
-// ----------------------------------------------------------
-
 class WorkerPairTest : public ::testing::Test {
  protected:
   // Prefill and then decode, as the router would.
   Received Generate(const GenerationRequest& request) {
-    v1::PrefillRequest prefill;
-    *prefill.mutable_request() = ToProto(request);
     grpc::ClientContext context;
-    auto lease = prefill_.stub().Prefill(&context, prefill);
     v1::PrefillResponse response;
-    EXPECT_TRUE(lease->Read(&response));
-    EXPECT_TRUE(response.has_kv_handle());
+    const auto lease = OpenLease(request, &context, &response);
     v1::DecodeRequest decode = DecodeOf(request);
     decode.set_kv_handle(response.kv_handle());
     Received got = Decode(&decode_.stub(), decode);
@@ -387,14 +378,27 @@ class WorkerPairTest : public ::testing::Test {
     std::vector<uint32_t> first;
     while (lease->Read(&response)) {
       released |= response.has_released();
-      for (const uint32_t token : response.first_tokens().token_ids())
+      for (const uint32_t token : response.first_tokens().token_ids()) {
         first.push_back(token);
+      }
     }
     EXPECT_TRUE(lease->Finish().ok());
     EXPECT_TRUE(released);
     EXPECT_EQ(first, std::vector<uint32_t>(got.tokens.begin(),
                                            got.tokens.begin() + 1));
     return got;
+  }
+
+  // A prefill call that has sent its handle.
+  std::unique_ptr<grpc::ClientReader<v1::PrefillResponse>> OpenLease(
+      const GenerationRequest& request, grpc::ClientContext* context,
+      v1::PrefillResponse* handle) {
+    v1::PrefillRequest prefill;
+    *prefill.mutable_request() = ToProto(request);
+    auto lease = prefill_.stub().Prefill(context, prefill);
+    EXPECT_TRUE(lease->Read(handle));
+    EXPECT_TRUE(handle->has_kv_handle());
+    return lease;
   }
 
   LoopbackNetwork network_;
@@ -417,7 +421,6 @@ TEST_F(WorkerPairTest, ASplitRequestGivesTheUnifiedTokensAndEndsItsLease) {
 }
 
 TEST_F(WorkerPairTest, AHandleOfAnotherFingerprintIsRefused) {
-  const GenerationRequest request = MakeRequest(1, 10, 5);
   KvHandle handle;
   handle.fingerprint = "other";
   handle.worker_address = "prefill";
@@ -425,7 +428,7 @@ TEST_F(WorkerPairTest, AHandleOfAnotherFingerprintIsRefused) {
   handle.block_bytes = 64;
   handle.blocks = {{BlockId(0), 0}};
   handle.num_tokens = 10;
-  v1::DecodeRequest decode = DecodeOf(request);
+  v1::DecodeRequest decode = DecodeOf(MakeRequest(1, 10, 5));
   decode.set_kv_handle(SerializeKvHandle(handle));
   EXPECT_TRUE(
       absl::IsFailedPrecondition(Decode(&decode_.stub(), decode).status));
@@ -433,12 +436,9 @@ TEST_F(WorkerPairTest, AHandleOfAnotherFingerprintIsRefused) {
 
 TEST_F(WorkerPairTest, ALostExporterIsAbortedAndNotTheDecodeWorkersFault) {
   const GenerationRequest request = MakeRequest(1, 10, 5);
-  v1::PrefillRequest prefill;
-  *prefill.mutable_request() = ToProto(request);
   grpc::ClientContext context;
-  auto lease = prefill_.stub().Prefill(&context, prefill);
   v1::PrefillResponse response;
-  ASSERT_TRUE(lease->Read(&response));
+  const auto lease = OpenLease(request, &context, &response);
   network_.Kill("prefill", /*told=*/true);
   v1::DecodeRequest decode = DecodeOf(request);
   decode.set_kv_handle(response.kv_handle());
@@ -446,6 +446,39 @@ TEST_F(WorkerPairTest, ALostExporterIsAbortedAndNotTheDecodeWorkersFault) {
   EXPECT_TRUE(absl::IsAborted(status)) << status;
   context.TryCancel();
   EXPECT_EQ(lease->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(WorkerPairTest, ALostImporterIsAbortedAndNotThePrefillWorkersFault) {
+  grpc::ClientContext context;
+  v1::PrefillResponse response;
+  const auto lease = OpenLease(MakeRequest(1, 10, 5), &context, &response);
+  const KvHandle handle = *ParseKvHandle(response.kv_handle());
+  const auto importer = network_.CreateEndpoint("importer", {});
+  importer->SendMessage(
+      importer->Connect(handle.worker_address).value(),
+      EncodeKvTransferMessage(KvOpenMessage{.export_id = handle.export_id,
+                                            .token = 1,
+                                            .num_blocks = 1,
+                                            .block_bytes = handle.block_bytes,
+                                            .address = "importer"}));
+  for (std::vector<TransportEvent> heard; heard.empty();) {
+    importer->Wait(absl::Seconds(1));
+    importer->Poll(&heard);
+  }
+  network_.Kill("importer", /*told=*/true);
+  while (lease->Read(&response)) EXPECT_FALSE(response.has_released());
+  EXPECT_EQ(lease->Finish().error_code(), grpc::StatusCode::ABORTED);
+}
+
+// Nobody pulls, so the lease is open until it is cut.
+TEST_F(WorkerPairTest, ACutWorkerSaysThatItDrains) {
+  grpc::ClientContext context;
+  v1::PrefillResponse response;
+  const auto lease = OpenLease(MakeRequest(1, 10, 5), &context, &response);
+  prefill_.gate().Close();
+  prefill_.gate().Cut();
+  while (lease->Read(&response)) EXPECT_FALSE(response.has_released());
+  EXPECT_EQ(ErrorReason(FromGrpcStatus(lease->Finish())), "DRAINING");
 }
 
 TEST_F(WorkerPairTest, ACancelledPrefillGivesItsBlocksBack) {
@@ -457,8 +490,9 @@ TEST_F(WorkerPairTest, ACancelledPrefillGivesItsBlocksBack) {
     auto lease = prefill_.stub().Prefill(&context, prefill);
     v1::PrefillResponse response;
     // Handle, some progress, the first token; never `released`.
-    for (int i = 0; i < reads && !response.has_first_tokens(); ++i)
+    for (int i = 0; i < reads && !response.has_first_tokens(); ++i) {
       ASSERT_TRUE(lease->Read(&response));
+    }
     context.TryCancel();
     EXPECT_EQ(lease->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }

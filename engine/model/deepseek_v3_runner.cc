@@ -5,13 +5,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/json_text.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "comm/local_expert_dispatch.h"
 #include "engine/model/deepseek_v3.h"
 #include "engine/model/deepseek_v3_weights.h"
 #include "engine/model/fingerprint.h"
-#include "engine/model/json_text.h"
 #include "engine/model/model_config.h"
 #include "engine/model/safetensors.h"
 #include "engine/model/tensor_check.h"
@@ -40,6 +40,25 @@ absl::Status CheckOptions(const LoadOptions& options, const ModelConfig& config,
                              options.max_rows));
   return CheckRange("max_context_tokens", options.max_context_tokens, 0,
                     config.max_position);
+}
+
+ModelParts PartsOf(const LoadOptions& options) {
+  return options.drafter ? ModelParts::kMainAndDrafter : ModelParts::kMain;
+}
+
+struct ModelFolder {
+  std::string config_text;
+  ModelConfig config;
+  ModelTensors tensors;  // Not checked against `config`.
+};
+
+absl::StatusOr<ModelFolder> OpenFolder(const LoadOptions& options) {
+  const std::string path = absl::StrCat(options.folder, "/config.json");
+  ASSIGN_OR_RETURN(std::string text, ReadTextFile(path, kMaxConfigBytes));
+  ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, path));
+  RETURN_IF_ERROR(CheckOptions(options, config, path));
+  ASSIGN_OR_RETURN(ModelTensors tensors, ModelTensors::Open(options.folder));
+  return ModelFolder{std::move(text), std::move(config), std::move(tensors)};
 }
 
 ModelRunnerInfo MakeInfo(const ModelConfig& config,
@@ -88,18 +107,17 @@ struct DeepSeekV3Runner::Core {
   ForwardContext context;
 };
 
+absl::Status DeepSeekV3Runner::Check(const LoadOptions& options) {
+  ASSIGN_OR_RETURN(const ModelFolder folder, OpenFolder(options));
+  return CheckTensors(folder.config, folder.tensors, options.weights,
+                      PartsOf(options));
+}
+
 absl::StatusOr<std::unique_ptr<DeepSeekV3Runner>> DeepSeekV3Runner::Load(
     const LoadOptions& options, const CpuContext& cpu) {
-  const std::string config_path = absl::StrCat(options.folder, "/config.json");
-  ASSIGN_OR_RETURN(const std::string config_text,
-                   ReadTextFile(config_path, kMaxConfigBytes));
-  ASSIGN_OR_RETURN(const ModelConfig config,
-                   ParseModelConfig(config_text, config_path));
-  RETURN_IF_ERROR(CheckOptions(options, config, config_path));
-  const ModelParts parts =
-      options.drafter ? ModelParts::kMainAndDrafter : ModelParts::kMain;
-  ASSIGN_OR_RETURN(const ModelTensors tensors,
-                   ModelTensors::Open(options.folder));
+  ASSIGN_OR_RETURN(const ModelFolder folder, OpenFolder(options));
+  const auto& [config_text, config, tensors] = folder;
+  const ModelParts parts = PartsOf(options);
   ASSIGN_OR_RETURN(
       DeepSeekV3Weights weights,
       LoadDeepSeekV3Weights(config, tensors, options.weights, parts, cpu));

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/model/weight_storage.h"
 #include "engine/model_runner.h"
@@ -27,6 +28,8 @@ struct LoadOptions {
 // Thread rule: ModelRunner's. Everything it needs is allocated by Load.
 class DeepSeekV3Runner final : public ModelRunner {
  public:
+  // What Load would refuse, found without reading a weight.
+  static absl::Status Check(const LoadOptions& options);
   // Reads and packs the weights; the folder is not needed afterwards. `cpu`
   // borrows its thread pool, which must outlive the runner.
   static absl::StatusOr<std::unique_ptr<DeepSeekV3Runner>> Load(

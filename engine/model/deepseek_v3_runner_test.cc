@@ -17,13 +17,14 @@ namespace {
 using nlohmann::json;
 
 std::string SmallModel() {
-  const std::string folder = FreshTestFolder();
+  std::string folder = FreshTestFolder();
   WriteModel(folder, SmallV3Config(),
              RandomTensors(SmallV3Config(), 1, TensorDtype::kBf16));
   return folder;
 }
 
-absl::StatusOr<std::unique_ptr<DeepSeekV3Runner>> Load(LoadOptions options) {
+absl::StatusOr<std::unique_ptr<DeepSeekV3Runner>> Load(
+    const LoadOptions& options) {
   return DeepSeekV3Runner::Load(options, CpuContext());
 }
 
@@ -118,6 +119,28 @@ TEST(DeepSeekV3RunnerTest, NamesWhatIsMissing) {
   const absl::Status status = Load({.folder = folder}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_NE(status.message().find("model.safetensors"), std::string::npos);
+}
+
+TEST(DeepSeekV3RunnerTest, CheckRefusesWhatLoadRefuses) {
+  const auto refused = [](const LoadOptions& options) {
+    const absl::Status status = DeepSeekV3Runner::Check(options);
+    EXPECT_EQ(status, Load(options).status());
+    return !status.ok();
+  };
+  const std::string folder = SmallModel();
+  EXPECT_FALSE(refused({.folder = folder}));
+  EXPECT_TRUE(refused({.folder = folder, .max_context_tokens = 257}));
+  EXPECT_TRUE(refused({.folder = "no-such-folder"}));
+  const std::string file = folder + "/model.safetensors";
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
+  EXPECT_TRUE(refused({.folder = folder}));
+  std::vector<TensorToWrite> tensors =
+      RandomTensors(SmallV3Config(), 1, TensorDtype::kBf16);
+  tensors.erase(tensors.begin());
+  WriteModel(folder, SmallV3Config(), tensors);
+  EXPECT_TRUE(refused({.folder = folder}));
+  WriteTextFile(folder + "/config.json", "{}");
+  EXPECT_TRUE(refused({.folder = folder}));
 }
 
 TEST(DeepSeekV3RunnerTest, RefusesEveryTruncationOfConfig) {

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/json_text.h"
 #include "base/status_macros.h"
-#include "engine/model/json_text.h"
 
 namespace baton {
 namespace {
@@ -138,15 +138,14 @@ class FieldReader {
 
 void ReadArchitecture(FieldReader* fields, ModelConfig* config) {
   using enum ModelArchitecture;
-  if (!fields->Has("architectures")) {
-    if (!fields->Has("model_type")) {
-      return fields->Reject("architectures", "a list of one class name");
-    }
-    config->architecture = fields->ChoiceOr<ModelArchitecture>(
-        "model_type", kDeepSeekV3,
-        {{"deepseek_v2", kDeepSeekV2}, {"deepseek_v3", kDeepSeekV3}});
-    return;
+  if (!fields->Has("architectures") && !fields->Has("model_type")) {
+    return fields->Reject("architectures", "a list of one class name");
   }
+  config->architecture = fields->ChoiceOr<ModelArchitecture>(
+      "model_type", kDeepSeekV3,
+      {{"deepseek_v2", kDeepSeekV2}, {"deepseek_v3", kDeepSeekV3}});
+  if (!fields->Has("architectures")) return;
+  const ModelArchitecture by_type = config->architecture;
   const json& names = fields->Value("architectures");
   if (names == json::array({"DeepseekV2ForCausalLM"})) {
     config->architecture = kDeepSeekV2;
@@ -156,6 +155,10 @@ void ReadArchitecture(FieldReader* fields, ModelConfig* config) {
     fields->Reject("architectures",
                    R"(["DeepseekV2ForCausalLM"] or ["DeepseekV3ForCausalLM"])",
                    absl::StatusCode::kUnimplemented);
+  }
+  if (fields->Has("model_type") && config->architecture != by_type) {
+    fields->Reject("model_type",
+                   absl::StrCat("that of architectures = ", names.dump()));
   }
 }
 

@@ -247,6 +247,8 @@ TEST(ModelConfigTest, UnsupportedFeaturesAreUnimplementedByName) {
   const std::pair<const char*, json> kUnsupported[] = {
       {"/architectures", json::array({"LlamaForCausalLM"})},
       {"/architectures", json::array()},
+      {"/model_type", "llama"},
+      {"/model_type", "kimi_k2"},
       {"/attention_bias", true},
       {"/mlp_bias", true},
       {"/hidden_act", "gelu"},
@@ -273,6 +275,19 @@ TEST(ModelConfigTest, UnsupportedFeaturesAreUnimplementedByName) {
     EXPECT_NE(status.message().find(text.substr(text.rfind('/') + 1)),
               std::string::npos);
   }
+}
+
+TEST(ModelConfigTest, ModelTypeAndArchitecturesMustAgree) {
+  json patched = V3();
+  patched["model_type"] = "deepseek_v2";
+  const absl::Status status = Parse(patched).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  for (const char* named :
+       {"model_type is \"deepseek_v2\"", "[\"DeepseekV3ForCausalLM\"]"}) {
+    EXPECT_NE(status.message().find(named), std::string::npos) << status;
+  }
+  patched.erase("model_type");
+  EXPECT_TRUE(Parse(patched).ok());
 }
 
 TEST(ModelConfigTest, RefusesEveryTruncation) {

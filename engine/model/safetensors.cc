@@ -20,8 +20,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/json_text.h"
 #include "base/status_macros.h"
-#include "engine/model/json_text.h"
 
 namespace baton {
 namespace {
@@ -192,8 +192,8 @@ bool LiesIn(const std::filesystem::path& folder,
 absl::Status CheckShardPath(const std::string& folder,
                             const std::string& index_path,
                             const std::string& shard) {
-  if (shard.empty() || shard.find('/') != std::string::npos ||
-      shard.find('\0') != std::string::npos || shard == "." || shard == "..") {
+  if (shard.empty() || absl::StrContains(shard, '/') ||
+      absl::StrContains(shard, '\0') || shard == "." || shard == "..") {
     return Malformed(index_path,
                      absl::StrCat("'", shard, "' is not a file name"));
   }

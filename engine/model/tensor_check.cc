@@ -125,16 +125,36 @@ void AddMainModel(const ModelConfig& config, SpecList* list) {
   }
 }
 
-bool HasLayer(const ModelTensors& tensors, int layer) {
-  const std::string prefix = LayerPrefix(layer);
+// The first by name; null if there is none.
+const Tensor* FindPrefix(const ModelTensors& tensors,
+                         const std::string& prefix) {
   const auto it =
       std::ranges::lower_bound(tensors.tensors(), prefix, {}, &Tensor::name);
-  return it != tensors.tensors().end() && it->name.starts_with(prefix);
+  return it != tensors.tensors().end() && it->name.starts_with(prefix)
+             ? &*it
+             : nullptr;
 }
 
 absl::Status Fault(const Tensor& tensor, const std::string& problem) {
   return absl::InvalidArgumentError(
       absl::StrCat(tensor.file, ": tensor ", tensor.name, " ", problem));
+}
+
+// An MTP layer has all that an ordinary one has, so it could pass for one.
+absl::Status CheckNoMtpLayer(const ModelConfig& config,
+                             const ModelTensors& tensors) {
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    for (const char* part :
+         {"eh_proj.", "embed_tokens.", "enorm.", "hnorm.", "shared_head."}) {
+      const Tensor* tensor = FindPrefix(tensors, LayerPrefix(layer) + part);
+      if (tensor == nullptr) continue;
+      return Fault(*tensor, absl::StrCat("is of an MTP layer, but with "
+                                         "config.json's num_hidden_layers = ",
+                                         config.num_layers, " layer ", layer,
+                                         " is an ordinary one"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<const Tensor*> FindWithShape(const ModelTensors& tensors,
@@ -202,12 +222,13 @@ absl::Status CheckTensors(const ModelConfig& config,
                           ModelParts parts) {
   const bool has_drafter = parts == ModelParts::kMainAndDrafter;
   CHECK(!has_drafter || config.num_mtp_layers > 0);
+  RETURN_IF_ERROR(CheckNoMtpLayer(config, tensors));
   SpecList list;
   AddMainModel(config, &list);
   const int end = config.num_layers + config.num_mtp_layers;
   for (int layer = config.num_layers; layer < end; ++layer) {
     const bool is_drafter = has_drafter && layer == config.num_layers;
-    if (is_drafter || HasLayer(tensors, layer)) {
+    if (is_drafter || FindPrefix(tensors, LayerPrefix(layer)) != nullptr) {
       AddMtpLayer(config, layer, &list);
     }
   }

@@ -18,7 +18,8 @@ enum class ModelParts { kMain, kMainAndDrafter };
 
 // Name, shape and dtype of every tensor that `config` asks for: NOT_FOUND or
 // INVALID_ARGUMENT naming file and tensor. Each MTP layer may be absent as a
-// whole, but for the first, which is the drafter. Tensors beyond those are
+// whole, but for the first, which is the drafter; none may pass for an ordinary
+// one. Tensors beyond those are
 // nobody's business.
 absl::Status CheckTensors(const ModelConfig& config,
                           const ModelTensors& tensors, WeightStorage storage,

@@ -91,6 +91,25 @@ TEST_F(TensorCheckTest, TheDrafterMustBeThereIfItIsWanted) {
       << status;
 }
 
+TEST_F(TensorCheckTest, AnMtpLayerCannotPassForAnOrdinaryOne) {
+  config_["num_hidden_layers"] = 4;  // Layer 3 is the MTP layer.
+  const absl::Status status = Check();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  for (const char* named :
+       {"tensor model.layers.3.eh_proj.weight is of an MTP layer",
+        "num_hidden_layers = 4"}) {
+    EXPECT_NE(status.message().find(named), std::string::npos) << status;
+  }
+  for (const char* part :
+       {"eh_proj.weight", "embed_tokens.weight", "enorm.weight", "hnorm.weight",
+        "shared_head.head.weight"}) {
+    EXPECT_NE(Check().message().find(part), std::string::npos) << Check();
+    Erase(std::string("model.layers.3.") + part);
+  }
+  Erase("model.layers.3.shared_head.norm.weight");
+  EXPECT_TRUE(Check().ok()) << "nothing shows it any more: " << Check();
+}
+
 TEST_F(TensorCheckTest, OtherTensorsAreIgnored) {
   tensors_.push_back(F32Tensor("model.layers.0.rotary_emb.inv_freq", {1}, {1}));
   EXPECT_TRUE(Check().ok()) << Check();

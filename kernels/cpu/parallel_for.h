@@ -13,6 +13,11 @@ inline int NumThreads(const CpuContext& context) {
   return context.threads == nullptr ? 1 : context.threads->num_threads();
 }
 
+// The items of `per_item` each that `count` makes.
+inline int CeilDivide(int count, int per_item) {
+  return (count + per_item - 1) / per_item;
+}
+
 // body(item) for each item in [0, num_items).
 template <typename Body>
 void ParallelFor(const CpuContext& context, int num_items, const Body& body) {
@@ -28,7 +33,7 @@ template <typename Body>
 void ParallelForRows(const CpuContext& context, int rows, int cols,
                      const Body& body) {
   const int per_item = std::max(1, 16384 / std::max(1, cols));
-  ParallelFor(context, (rows + per_item - 1) / per_item, [&](int item) {
+  ParallelFor(context, CeilDivide(rows, per_item), [&](int item) {
     const int end = std::min(rows, (item + 1) * per_item);
     for (int r = item * per_item; r < end; ++r) body(r);
   });

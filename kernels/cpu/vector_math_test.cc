@@ -128,7 +128,8 @@ TEST_P(VectorMathTest, GumbelSpansItsRangeAndIsFiniteForEveryWord) {
     Lanes expected;
     probe().gumbel(words.data(), g.data());
     VectorProbeFor(VectorIsa::kArray).gumbel(words.data(), expected.data());
-    EXPECT_EQ(std::memcmp(&g, &expected, sizeof(g)), 0);
+    using Bits = std::array<uint32_t, 16>;
+    EXPECT_EQ(std::bit_cast<Bits>(g), std::bit_cast<Bits>(expected));
     const double u = (words[0] + 0.5) * 0x1p-32;
     EXPECT_NEAR(g[0], -std::log(-std::log1p(-u)), 1e-5 + 1e-7 / (1 - u));
   }

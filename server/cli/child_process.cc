@@ -22,6 +22,7 @@ constexpr size_t kMaxLineBytes = 4096;
 
 std::vector<char*> Pointers(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
   for (std::string& text : strings) pointers.push_back(text.data());
   pointers.push_back(nullptr);
   return pointers;
@@ -133,8 +134,9 @@ void ChildProcess::ReadStdout() {
     stdout_tail_.append(buffer, count);
     size_t end;
     while ((end = stdout_tail_.find('\n')) != std::string::npos) {
-      if (!endpoints_)
+      if (!endpoints_) {
         endpoints_ = ParseEndpointLine(stdout_tail_.substr(0, end));
+      }
       stdout_tail_.erase(0, end + 1);
     }
     if (stdout_tail_.size() > kMaxLineBytes) stdout_tail_.clear();

@@ -75,6 +75,8 @@ class LocalCluster {
  private:
   absl::Status Prepare();
   absl::Status StartWorkers(const std::string& program);
+  absl::Status StartPool(const std::string& program, const std::string& role,
+                         uint32_t count);
   absl::Status StartRouter(const std::string& program);
   absl::Status Launch(std::string name, std::vector<std::string> arguments);
   absl::Status AwaitEndpoints();
@@ -110,8 +112,9 @@ LocalCluster::~LocalCluster() {
 absl::Status LocalCluster::Prepare() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGCHLD})
+  for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) {
     sigaddset(&signals, signal);
+  }
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
   std::error_code error;
@@ -145,17 +148,23 @@ absl::Status LocalCluster::StartWorkers(const std::string& program) {
       {"prefill", options_.prefill}, {"decode", options_.decode}};
   if (options_.unified) pools = {{"unified", 1}};
   for (const auto& [role, count] : pools) {
-    for (uint32_t i = 0; i < count; ++i) {
-      std::vector<std::string> arguments = {
-          program, "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
-          "--role=" + role, "--model=" + options_.model};
-      arguments.insert(arguments.end(), options_.worker_flags.begin(),
-                       options_.worker_flags.end());
-      RETURN_IF_ERROR(
-          Launch(role + "-" + std::to_string(i), std::move(arguments)));
-    }
+    RETURN_IF_ERROR(StartPool(program, role, count));
   }
   return AwaitEndpoints();
+}
+
+absl::Status LocalCluster::StartPool(const std::string& program,
+                                     const std::string& role, uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) {
+    std::vector<std::string> arguments = {
+        program, "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
+        "--role=" + role, "--model=" + options_.model};
+    arguments.insert(arguments.end(), options_.worker_flags.begin(),
+                     options_.worker_flags.end());
+    RETURN_IF_ERROR(
+        Launch(role + "-" + std::to_string(i), std::move(arguments)));
+  }
+  return absl::OkStatus();
 }
 
 std::string LocalCluster::WorkerList(const std::string& role) const {

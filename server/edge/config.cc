@@ -15,6 +15,7 @@ namespace baton {
 namespace {
 
 constexpr char kEnvironmentPrefix[] = "BATON_";
+constexpr int kExitFailedStart = 1;
 constexpr int kExitBadConfiguration = 2;
 constexpr size_t kHelpWidth = 80;
 constexpr size_t kHelpIndent = 6;
@@ -76,7 +77,7 @@ Flags::~Flags() = default;
 
 void Flags::Group(std::string title) { group_ = std::move(title); }
 
-void Flags::Add(FlagTarget value, FlagSpec spec) {
+void Flags::Add(FlagTarget value, const FlagSpec& spec) {
   AddWord(
       spec, TypeName(value),
       [value, spec](const std::string& text) {
@@ -86,9 +87,9 @@ void Flags::Add(FlagTarget value, FlagSpec spec) {
   flags_.back()->arity = ArityOf(value);
 }
 
-void Flags::AddAddress(std::string* value, FlagSpec spec) {
+void Flags::AddAddress(std::string* value, const FlagSpec& spec) {
   AddWord(
-      std::move(spec), "HOST:PORT",
+      spec, "HOST:PORT",
       [value](const std::string& text) {
         *value = text;
         return CheckHostPort(text);
@@ -96,8 +97,8 @@ void Flags::AddAddress(std::string* value, FlagSpec spec) {
       [value] { return *value; });
 }
 
-void Flags::AddPositional(std::string* value, FlagSpec spec) {
-  Add(value, std::move(spec));
+void Flags::AddPositional(std::string* value, const FlagSpec& spec) {
+  Add(value, spec);
   flags_.back()->arity = FlagArity::kPositional;
 }
 
@@ -123,16 +124,18 @@ const std::string& Flags::command() const { return command_; }
 
 Flags::Flag* Flags::Find(const std::string& name) {
   for (const auto& flag : flags_) {
-    if (flag->spec.name == name && flag->arity != FlagArity::kPositional)
+    if (flag->spec.name == name && flag->arity != FlagArity::kPositional) {
       return flag.get();
+    }
   }
   return nullptr;
 }
 
 Flags::Flag* Flags::NextPositional() {
   for (const auto& flag : flags_) {
-    if (flag->arity == FlagArity::kPositional && flag->given.empty())
+    if (flag->arity == FlagArity::kPositional && flag->given.empty()) {
       return flag.get();
+    }
   }
   return nullptr;
 }
@@ -148,8 +151,9 @@ absl::Status Flags::ReadArguments(std::span<const std::string> arguments) {
     }
     if (flags_over || argument.compare(0, 2, "--") != 0) {
       Flag* positional = NextPositional();
-      if (positional == nullptr)
+      if (positional == nullptr) {
         return absl::InvalidArgumentError(argument + ": not expected");
+      }
       positional->given.push_back(argument);
       continue;
     }
@@ -178,8 +182,9 @@ absl::Status Flags::ReadArguments(std::span<const std::string> arguments) {
 bool Flags::TakeEnvironment(const std::string& name, const std::string& value) {
   bool known = false;
   for (const auto& flag : flags_) {
-    if (flag->spec.name != name || flag->arity == FlagArity::kPositional)
+    if (flag->spec.name != name || flag->arity == FlagArity::kPositional) {
       continue;
+    }
     flag->environment = value;
     known = true;
   }
@@ -193,8 +198,9 @@ absl::Status Flags::ReadEnvironment(const char* const* environment) {
   for (; environment != nullptr && *environment != nullptr; ++environment) {
     const std::string entry = *environment;
     if (entry.compare(0, std::strlen(kEnvironmentPrefix), kEnvironmentPrefix) !=
-        0)
+        0) {
       continue;
+    }
     const size_t equals = std::min(entry.find('='), entry.size());
     const std::string key = entry.substr(0, equals);
     const std::string name =
@@ -213,8 +219,9 @@ absl::Status Flags::Assign() {
   for (const auto& flag : flags_) {
     std::string key = flag->Shown();
     std::string text;
-    if (flag->given.size() > 1 && flag->arity != FlagArity::kList)
+    if (flag->given.size() > 1 && flag->arity != FlagArity::kList) {
       return absl::InvalidArgumentError(key + ": given more than once");
+    }
     if (!flag->given.empty()) {
       text = absl::StrJoin(flag->given, ",");
     } else if (flag->environment.has_value()) {
@@ -267,11 +274,12 @@ absl::StatusOr<Flags*> Flags::Choose(std::span<const std::string> arguments) {
 
 FlagsOutcome Flags::Parse(std::span<const std::string> arguments,
                           const char* const* environment,
-                          const std::function<absl::Status()>& validate) {
+                          const std::function<absl::Status()>& validate,
+                          const std::function<absl::Status()>& check) {
   AddBuiltIns();
-  const auto refusal = [&](const absl::Status& status) {
-    return Exit(kExitBadConfiguration,
-                absl::StrCat(program_, ": ", status.message(), "\n"));
+  const auto refusal = [&](const absl::Status& status,
+                           int code = kExitBadConfiguration) {
+    return Exit(code, absl::StrCat(program_, ": ", status.message(), "\n"));
   };
   const absl::StatusOr<Flags*> chosen = Choose(arguments);
   if (!chosen.ok()) return refusal(chosen.status());
@@ -279,26 +287,31 @@ FlagsOutcome Flags::Parse(std::span<const std::string> arguments,
   const absl::Status status = [&]() -> absl::Status {
     RETURN_IF_ERROR(
         active->ReadArguments(arguments.subspan(active == this ? 0 : 1)));
-    if (active->Given("help") || active->Given("version"))
+    if (active->Given("help") || active->Given("version")) {
       return absl::OkStatus();
+    }
     RETURN_IF_ERROR(ReadEnvironment(environment));
     RETURN_IF_ERROR(active->Assign());
     return validate ? validate() : absl::OkStatus();
   }();
   if (!status.ok()) return refusal(status);
   if (active->Given("help")) return Exit(0, active->Help());
-  if (active->Given("version"))
+  if (active->Given("version")) {
     return Exit(0, program_ + " " + kBatonVersion + "\n");
-  if (active->check_) return Exit(0, program_ + ": configuration is valid\n");
-  return {.run = true};
+  }
+  if (!active->check_) return {.run = true};
+  const absl::Status checked = check ? check() : absl::OkStatus();
+  if (!checked.ok()) return refusal(checked, kExitFailedStart);
+  return Exit(0, program_ + ": configuration is valid\n");
 }
 
 std::optional<int> Flags::ParseOrExitCode(
     int argc, char** argv, char** environment,
-    const std::function<absl::Status()>& validate) {
+    const std::function<absl::Status()>& validate,
+    const std::function<absl::Status()>& check) {
   const std::vector<std::string> arguments(argv + std::min(argc, 1),
                                            argv + argc);
-  const FlagsOutcome outcome = Parse(arguments, environment, validate);
+  const FlagsOutcome outcome = Parse(arguments, environment, validate, check);
   if (outcome.run) return std::nullopt;
   std::fputs(outcome.text.c_str(), outcome.exit_code == 0 ? stdout : stderr);
   return outcome.exit_code;
@@ -318,10 +331,11 @@ std::string Flags::Help() const {
   std::string out = description_ + "\n\nUsage: " + program_;
   out += commands_.empty() ? " [flags]" : " COMMAND [flags]";
   for (const auto& flag : flags_) {
-    if (flag->arity == FlagArity::kPositional)
+    if (flag->arity == FlagArity::kPositional) {
       absl::StrAppend(&out, flag->spec.required ? " " : " [",
                       absl::AsciiStrToUpper(flag->spec.name),
                       flag->spec.required ? "" : "]");
+    }
   }
   out +=
       "\nEvery --flag has a twin BATON_FLAG in the environment; the flag "
@@ -339,8 +353,9 @@ std::string Flags::Help() const {
                     flag->type, "\n");
     std::string text = flag->spec.help;
     if (flag->spec.required) text += " Required.";
-    if (!flag->default_text.empty() && flag->group != kInformation)
+    if (!flag->default_text.empty() && flag->group != kInformation) {
       absl::StrAppend(&text, " Default: ", flag->default_text, ".");
+    }
     out += Wrapped(text);
   }
   return out;

@@ -13,7 +13,8 @@
 // "--" needs the first spelling. An unknown flag, an unknown BATON_ key, a bad
 // value or what `validate` refuses ends the start with exit code 2 and the
 // key's name. --help, --version and (without commands) --check come with every
-// Flags.
+// Flags. --check also asks `check`, which looks at what the start would find:
+// its refusal has exit code 1, as a failed start.
 #ifndef BATON_SERVER_EDGE_CONFIG_H_
 #define BATON_SERVER_EDGE_CONFIG_H_
 
@@ -49,7 +50,7 @@ class Flags {
   // The heading in --help of the flags that follow.
   void Group(std::string title);
 
-  void Add(FlagTarget value, FlagSpec spec);
+  void Add(FlagTarget value, const FlagSpec& spec);
 
   // One of several words.
   template <typename E>
@@ -57,10 +58,10 @@ class Flags {
                  FlagSpec spec);
 
   // Where to listen: see CheckHostPort.
-  void AddAddress(std::string* value, FlagSpec spec);
+  void AddAddress(std::string* value, const FlagSpec& spec);
 
   // An argument that is no flag; no twin. In the order of the calls.
-  void AddPositional(std::string* value, FlagSpec spec);
+  void AddPositional(std::string* value, const FlagSpec& spec);
 
   // A subcommand with flags of its own: the first argument must name one; with
   // commands, this has no flags but --help and --version. Commands
@@ -73,11 +74,13 @@ class Flags {
   // `validate` looks for contradictions: FieldError(flag, problem).
   FlagsOutcome Parse(std::span<const std::string> arguments,
                      const char* const* environment,
-                     const std::function<absl::Status()>& validate);
+                     const std::function<absl::Status()>& validate,
+                     const std::function<absl::Status()>& check = {});
   // The same, printing; nullopt: go on.
   std::optional<int> ParseOrExitCode(
       int argc, char** argv, char** environment,
-      const std::function<absl::Status()>& validate);
+      const std::function<absl::Status()>& validate,
+      const std::function<absl::Status()>& check = {});
 
   // "model=... role=prefill ...": every flag's value, for the first log line.
   std::string InForce() const;

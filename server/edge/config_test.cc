@@ -59,12 +59,13 @@ class FlagsTest : public ::testing::Test {
   FlagsOutcome Parse(std::vector<std::string> arguments,
                      std::vector<const char*> environment = {}) {
     environment.push_back(nullptr);
-    return flags_->Parse(arguments, environment.data(), validate_);
+    return flags_->Parse(arguments, environment.data(), validate_, check_);
   }
 
   Options o_;
   std::optional<Flags> flags_;
   std::function<absl::Status()> validate_;
+  std::function<absl::Status()> check_;
 };
 
 TEST_F(FlagsTest, ReadsEveryTypeInEverySpelling) {
@@ -184,6 +185,19 @@ TEST_F(FlagsTest, CheckValidatesAndExits) {
 }
 
 TEST_F(FlagsTest, CheckOfABadConfigurationFails) {
+  validate_ = [] { return FieldError("ep_size", "does not divide"); };
+  EXPECT_EQ(Parse({"--model=/m", "--check"}).exit_code, 2);
+}
+
+TEST_F(FlagsTest, CheckAloneLooksAtWhatTheStartWouldFind) {
+  check_ = [] { return absl::NotFoundError("/m: no such folder"); };
+  EXPECT_TRUE(Parse({"--model=/m"}).run);
+  Declare();
+  const FlagsOutcome outcome = Parse({"--model=/m", "--check"});
+  EXPECT_FALSE(outcome.run);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.text, HasSubstr("/m: no such folder"));
+  Declare();
   validate_ = [] { return FieldError("ep_size", "does not divide"); };
   EXPECT_EQ(Parse({"--model=/m", "--check"}).exit_code, 2);
 }

@@ -14,16 +14,17 @@
 #include "base/field_error.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "server/edge/grpc_limits.h"
 #include "server/edge/health.h"
 #include "server/edge/version.h"
 
 namespace baton {
 namespace {
 
-// What is left after the drain gets this long to hear that it was cancelled.
+// What the drain cuts gets this long to end: a step, and its last message.
+constexpr absl::Duration kCutGrace = absl::Seconds(1);
+// What is left after it gets this long to hear that it was cancelled.
 constexpr std::chrono::milliseconds kCancelGrace(200);
-// A million 32-bit ids and their log-probabilities.
-constexpr int kMaxMessageBytes = 16 * 1024 * 1024;
 constexpr int kMaxMetadataBytes = 16 * 1024;
 // Clients may ping this often; a silent one is asked, and gone after both.
 constexpr int kMinPingIntervalMilliseconds = 5'000;
@@ -131,13 +132,14 @@ absl::Status Daemon::StartMetrics(std::function<void()> before_scrape) {
                                       .registry = &registry_,
                                       .before_scrape = std::move(before_scrape),
                                       .ready = [this] { return IsReady(); }});
-  if (!server.ok())
+  if (!server.ok()) {
     return FieldError("metrics_listen", std::string(server.status().message()));
+  }
   metrics_server_ = *std::move(server);
   return absl::OkStatus();
 }
 
-absl::Status Daemon::Serve(const std::vector<grpc::Service*>& services) {
+absl::Status Daemon::Serve(const std::vector<ServedService>& services) {
   EnableHealthAndReflection();
   grpc::ServerBuilder builder;
   // A port has one process: without this two may share it silently.
@@ -151,10 +153,13 @@ absl::Status Daemon::Serve(const std::vector<grpc::Service*>& services) {
                              kKeepaliveTimeMilliseconds);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              kKeepaliveTimeoutMilliseconds);
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
   builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(),
                            &grpc_port_);
-  for (grpc::Service* service : services) builder.RegisterService(service);
+  for (const ServedService& served : services) {
+    builder.RegisterService(served.service);
+    service_names_.push_back(served.name);
+  }
   handler_fd.store(signal_fd_);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || grpc_port_ == 0) {
@@ -195,14 +200,21 @@ void Daemon::Drain() {
   LOG(INFO) << "drain role " << role_ << " requests " << gate_.inside()
             << " grace " << absl::FormatDuration(options_.drain_grace);
   gate_.Close();
+  const Event event = AwaitEmptyGate(start + options_.drain_grace);
+  if (event == Event::kWoken) return;
+  LOG(WARNING) << "drain cut by "
+               << (event == Event::kSignal ? "a second signal" : "the grace")
+               << " requests " << gate_.inside();
+  gate_.Cut();
+  AwaitEmptyGate(absl::Now() + kCutGrace);
+}
+
+Daemon::Event Daemon::AwaitEmptyGate(absl::Time deadline) {
   while (gate_.inside() > 0) {
-    const Event event = Await(start + options_.drain_grace);
-    if (event == Event::kWoken) continue;
-    LOG(WARNING) << "drain cut by "
-                 << (event == Event::kSignal ? "a second signal" : "the grace")
-                 << " requests " << gate_.inside();
-    return;
+    const Event event = Await(deadline);
+    if (event != Event::kWoken) return event;
   }
+  return Event::kWoken;
 }
 
 Daemon::Event Daemon::Await(absl::Time deadline) {
@@ -237,14 +249,20 @@ void Daemon::SetState(DaemonState to) {
   CHECK(IsLegalTransition(from, to))
       << static_cast<int>(from) << " to " << static_cast<int>(to);
   state_.store(to, std::memory_order_release);
-  if (to == DaemonState::kServing) SetReadiness(server_.get(), ready_);
-  if (to == DaemonState::kDraining) SetReadiness(server_.get(), false);
+  if (to == DaemonState::kServing) {
+    SetReadiness(server_.get(), ready_, service_names_);
+  }
+  if (to == DaemonState::kDraining) {
+    SetReadiness(server_.get(), false, service_names_);
+  }
 }
 
 void Daemon::SetReady(bool ready) {
   absl::MutexLock lock(&ready_mutex_);
   ready_ = ready;
-  if (state() == DaemonState::kServing) SetReadiness(server_.get(), ready);
+  if (state() == DaemonState::kServing) {
+    SetReadiness(server_.get(), ready, service_names_);
+  }
 }
 
 bool Daemon::IsReady() const {

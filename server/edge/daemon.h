@@ -52,6 +52,11 @@ struct DaemonOptions {
   uint32_t verbosity = 0;
 };
 
+struct ServedService {
+  std::string name;  // Full: baton.v1.WorkerService.
+  grpc::Service* service = nullptr;
+};
+
 // --listen, --metrics_listen, --drain_grace and --verbosity, under "Process".
 // The defaults are what `options` holds.
 void AddDaemonFlags(Flags* flags, DaemonOptions* options);
@@ -81,12 +86,12 @@ class Daemon {
   // and prints on stdout, in one line for programs:
   //   baton <role> grpc=127.0.0.1:PORT http=127.0.0.1:PORT
   // The services are borrowed until Run returns. An error names the flag.
-  absl::Status Serve(const std::vector<grpc::Service*>& services);
+  absl::Status Serve(const std::vector<ServedService>& services);
 
   // Waits for a signal or Stop(), then drains: NOT_SERVING and the gate closed
   // at once; waits for the gate to empty, at most --drain_grace, a second
-  // signal ending the wait; then cancels what is left and stops. Returns main's
-  // exit code: 0. REQUIRES: Serve was OK.
+  // signal ending the wait; then cuts what is left, cancels what does not end
+  // by that, and stops. Returns main's exit code: 0. REQUIRES: Serve was OK.
   int Run();
 
   // Whether the process could do its work now: what health and /readyz say
@@ -107,6 +112,8 @@ class Daemon {
   // `to`, and what health says in it.
   void SetState(DaemonState to) ABSL_LOCKS_EXCLUDED(ready_mutex_);
   void Drain();
+  // Until then; kWoken: it is empty.
+  Event AwaitEmptyGate(absl::Time deadline);
 
   const DaemonOptions options_;
   const std::string role_;
@@ -119,6 +126,7 @@ class Daemon {
   std::unique_ptr<MetricsServer> metrics_server_;
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;
+  std::vector<std::string> service_names_;
 
   // Held while state_ or health changes, so that health tells the newest.
   mutable absl::Mutex ready_mutex_;

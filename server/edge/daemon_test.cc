@@ -39,7 +39,7 @@ class DaemonTest : public ::testing::Test {
     daemon_ = std::make_unique<Daemon>(DaemonOptions{.drain_grace = grace},
                                        "test", flags_);
     ASSERT_TRUE(daemon_->StartMetrics({}).ok());
-    ASSERT_TRUE(daemon_->Serve({}).ok());
+    ASSERT_TRUE(daemon_->Serve({{"test.Service", &service_}}).ok());
     channel_ =
         grpc::CreateChannel("127.0.0.1:" + std::to_string(daemon_->grpc_port()),
                             grpc::InsecureChannelCredentials());
@@ -79,7 +79,21 @@ class DaemonTest : public ::testing::Test {
     reader->Finish();
   }
 
+  // The first of Watch's answers.
+  HealthCheckResponse::ServingStatus Watch(const std::string& service) {
+    grpc::ClientContext context;
+    HealthCheckRequest request;
+    request.set_service(service);
+    auto reader = stub_->Watch(&context, request);
+    HealthCheckResponse response;
+    EXPECT_TRUE(reader->Read(&response)) << service;
+    context.TryCancel();
+    reader->Finish();
+    return response.status();
+  }
+
   Flags flags_;
+  grpc::Service service_;
   std::unique_ptr<Daemon> daemon_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<Health::Stub> stub_;
@@ -139,6 +153,28 @@ TEST_F(DaemonTest, DrainingIsNotServingAndWaitsForTheLastRequest) {
   Join();
 }
 
+TEST_F(DaemonTest, HealthKnowsTheServicesByNameAndNoOthers) {
+  Start(absl::Seconds(60));
+  for (const char* name : {"test.Service", "grpc.health.v1.Health"}) {
+    EXPECT_EQ(Check(name), HealthCheckResponse::SERVING);
+    EXPECT_EQ(Watch(name), HealthCheckResponse::SERVING);
+  }
+  daemon_->SetReady(false);
+  EXPECT_EQ(Check("test.Service"), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(Watch("test.Service"), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(Check("grpc.health.v1.Health"), HealthCheckResponse::SERVING);
+
+  grpc::ClientContext context;
+  HealthCheckRequest request;
+  request.set_service("no.such.Service");
+  HealthCheckResponse response;
+  EXPECT_EQ(stub_->Check(&context, request, &response).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Watch("no.such.Service"), HealthCheckResponse::SERVICE_UNKNOWN);
+  daemon_->Stop();
+  Join();
+}
+
 TEST_F(DaemonTest, HealthSaysWhetherItCouldWorkNow) {
   Start(absl::Seconds(60));
   daemon_->SetReady(false);
@@ -165,6 +201,15 @@ TEST_F(DaemonTest, ASecondSignalEndsTheWait) {
   AwaitReadiness(HealthCheckResponse::NOT_SERVING);
   kill(getpid(), SIGTERM);
   Join();
+}
+
+TEST_F(DaemonTest, TheGraceCutsWhatIsLeft) {
+  Start(absl::Milliseconds(1));
+  ASSERT_TRUE(daemon_->gate().Enter().ok());
+  daemon_->gate().OnCut(this, [this] { daemon_->gate().Leave(this); });
+  daemon_->Stop();
+  Join();
+  EXPECT_EQ(daemon_->gate().inside(), 0u);
 }
 
 TEST_F(DaemonTest, TheGraceEndsTheWait) {

@@ -17,7 +17,8 @@ namespace {
 
 // 1000000000, not 1e+09.
 std::string BoundText(double bound) {
-  return absl::StrFormat(bound == std::floor(bound) ? "%.0f" : "%g", bound);
+  return bound == std::floor(bound) ? absl::StrFormat("%.0f", bound)
+                                    : absl::StrFormat("%g", bound);
 }
 
 absl::Status CheckBounds(double value, const FlagSpec& spec) {
@@ -26,8 +27,9 @@ absl::Status CheckBounds(double value, const FlagSpec& spec) {
     return absl::InvalidArgumentError("must be at least " +
                                       BoundText(spec.min));
   }
-  if (std::isinf(spec.min))
+  if (std::isinf(spec.min)) {
     return absl::InvalidArgumentError("must be at most " + BoundText(spec.max));
+  }
   return absl::InvalidArgumentError("must be " + BoundText(spec.min) + " .. " +
                                     BoundText(spec.max));
 }
@@ -37,12 +39,14 @@ absl::Status CheckBounds(double value, const FlagSpec& spec) {
 template <typename T>
 absl::Status ParseValue(const std::string& text, const FlagSpec& spec, T* v) {
   if constexpr (std::is_integral_v<T>) {
-    if (!absl::SimpleAtoi(text, v))
+    if (!absl::SimpleAtoi(text, v)) {
       return absl::InvalidArgumentError("not a whole number in range");
+    }
   } else {
     double wide = 0;
-    if (!absl::SimpleAtod(text, &wide) || !std::isfinite(wide))
+    if (!absl::SimpleAtod(text, &wide) || !std::isfinite(wide)) {
       return absl::InvalidArgumentError("not a finite number");
+    }
     *v = static_cast<T>(wide);
   }
   return CheckBounds(static_cast<double>(*v), spec);
@@ -125,8 +129,9 @@ std::string FormatValue(ByteSize v) {
   for (const auto& [shift, unit] :
        {std::pair{30, "GiB"}, {20, "MiB"}, {10, "KiB"}}) {
     const uint64_t count = v.bytes >> shift;
-    if (count > 0 && count << shift == v.bytes)
+    if (count > 0 && count << shift == v.bytes) {
       return absl::StrCat(count, unit);
+    }
   }
   return absl::StrCat(v.bytes);
 }
@@ -155,8 +160,9 @@ const char* TypeText(const std::optional<T>*) {
 
 template <typename T>
 constexpr FlagArity ArityOfType(const T*) {
-  if (std::is_same_v<T, bool> || std::is_same_v<T, std::optional<bool>>)
+  if (std::is_same_v<T, bool> || std::is_same_v<T, std::optional<bool>>) {
     return FlagArity::kSwitch;
+  }
   if (std::is_same_v<T, std::vector<std::string>>) return FlagArity::kList;
   return FlagArity::kOne;
 }

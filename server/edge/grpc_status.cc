@@ -31,8 +31,9 @@ absl::Status AsFieldError(const absl::Status& status,
   const std::string message(status.message());
   const std::string prefix = field + ": ";
   if (!absl::IsInvalidArgument(status) ||
-      message.compare(0, prefix.size(), prefix) != 0)
+      message.compare(0, prefix.size(), prefix) != 0) {
     return status;
+  }
   return FieldError(field, message.substr(prefix.size()));
 }
 
@@ -64,10 +65,12 @@ absl::Status WithDetails(absl::Status status, const v1::RpcStatus& rpc) {
     if (v1::ErrorInfo info;
         any.type_url() == kErrorInfoUrl && info.ParseFromString(any.value())) {
       const auto field = info.metadata().find(kFieldKey);
-      if (field != info.metadata().end())
+      if (field != info.metadata().end()) {
         status = AsFieldError(status, field->second);
-      if (info.reason() != kInvalidFieldReason)
+      }
+      if (info.reason() != kInvalidFieldReason) {
         status = WithReason(std::move(status), info.reason());
+      }
     }
     if (v1::RetryInfo info;
         any.type_url() == kRetryInfoUrl && info.ParseFromString(any.value())) {
@@ -91,8 +94,9 @@ absl::Status WithRetryDelay(absl::Status status, absl::Duration delay) {
 std::optional<absl::Duration> RetryDelay(const absl::Status& status) {
   const std::optional<std::string> text = Payload(status, kRetryDelayPayload);
   int64_t nanos = 0;
-  if (!text.has_value() || !absl::SimpleAtoi(*text, &nanos))
+  if (!text.has_value() || !absl::SimpleAtoi(*text, &nanos)) {
     return std::nullopt;
+  }
   return absl::Nanoseconds(nanos);
 }
 
@@ -114,8 +118,9 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
     v1::ErrorInfo info;
     info.set_reason(*reason);
     info.set_domain(kDomain);
-    if (const auto field = ErrorField(status))
+    if (const auto field = ErrorField(status)) {
       (*info.mutable_metadata())[kFieldKey] = *field;
+    }
     AddDetail(info, kErrorInfoUrl, &rpc);
   }
   if (const auto delay = RetryDelay(status)) {

@@ -10,11 +10,16 @@ void EnableHealthAndReflection() {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 }
 
-void SetReadiness(grpc::Server* server, bool serving) {
+void SetReadiness(grpc::Server* server, bool serving,
+                  std::span<const std::string> services) {
   grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
   health->SetServingStatus("", serving);
   health->SetServingStatus("readiness", serving);
+  for (const std::string& service : services) {
+    health->SetServingStatus(service, serving);
+  }
   health->SetServingStatus("liveness", true);
+  health->SetServingStatus("grpc.health.v1.Health", true);
 }
 
 }  // namespace baton

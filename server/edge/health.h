@@ -4,15 +4,21 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <span>
+#include <string>
+
 namespace baton {
 
 // Turns both on for every server built from now on. Once, before the first.
 void EnableHealthAndReflection();
 
-// The services "" and "readiness" serve together with the process; "liveness"
-// serves as long as it answers. gRPC's "" serves from the start: build the
-// server when it may.
-void SetReadiness(grpc::Server* server, bool serving);
+// What health says of "", "readiness" and `services` (full names, such as
+// baton.v1.WorkerService), which serve together with the process; "liveness"
+// and grpc.health.v1.Health serve as long as it answers. Other names are
+// NOT_FOUND to Check and SERVICE_UNKNOWN to Watch. gRPC's "" serves from the
+// start: build the server when it may.
+void SetReadiness(grpc::Server* server, bool serving,
+                  std::span<const std::string> services = {});
 
 }  // namespace baton
 

@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 
 namespace baton {
 namespace {
@@ -36,7 +36,8 @@ void Connect(const std::string& host, int port) {
       address.sin_addr.s_addr == INADDR_ANY) {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   }
-  connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address));
+  [[maybe_unused]] const int refused =
+      connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address));
   close(fd);
 }
 
@@ -58,6 +59,10 @@ const prometheus::Histogram::BucketBoundaries& LatencyBuckets() {
           0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
           0.25,   0.5,     1,      2.5,   5,      10,    25,   50,    100};
   return *buckets;
+}
+
+std::string OutcomeName(absl::StatusCode code) {
+  return absl::AsciiStrToLower(absl::StatusCodeToString(code));
 }
 
 HistogramBatch::HistogramBatch(
@@ -111,8 +116,9 @@ class MetricsServer::Http {
                                     nullptr};
     mg_callbacks callbacks = {};
     context_ = mg_start(&callbacks, this, const_cast<const char**>(settings));
-    if (context_ == nullptr)
+    if (context_ == nullptr) {
       return absl::UnavailableError("cannot listen on " + options_.address);
+    }
     mg_set_request_handler(context_, "/metrics$", &Metrics, this);
     mg_set_request_handler(context_, "/healthz$", &Healthz, this);
     mg_set_request_handler(context_, "/readyz$", &Readyz, this);

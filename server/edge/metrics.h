@@ -10,12 +10,17 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace baton {
 
 // Seconds, 100 us to 100 s: for latencies.
 const prometheus::Histogram::BucketBoundaries& LatencyBuckets();
+
+// "ok", "cancelled", "deadline_exceeded", ...: how a label and a log line call
+// the end of a request.
+std::string OutcomeName(absl::StatusCode code);
 
 // Collects observations of one thread and hands them over in one go, since a
 // prometheus::Histogram takes a lock for each. Thread-compatible.

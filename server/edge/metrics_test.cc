@@ -39,10 +39,17 @@ std::string Get(int port, const std::string& path) {
             static_cast<ssize_t>(request.size()));
   std::string answer;
   char buffer[4096];
-  for (ssize_t got; (got = read(fd, buffer, sizeof(buffer))) > 0;)
+  for (ssize_t got; (got = read(fd, buffer, sizeof(buffer))) > 0;) {
     answer.append(buffer, got);
+  }
   close(fd);
   return answer;
+}
+
+TEST(OutcomeNameTest, IsTheCodesNameInLowerCase) {
+  EXPECT_EQ(OutcomeName(absl::StatusCode::kOk), "ok");
+  EXPECT_EQ(OutcomeName(absl::StatusCode::kDeadlineExceeded),
+            "deadline_exceeded");
 }
 
 class MetricsServerTest : public ::testing::Test {
@@ -112,8 +119,9 @@ TEST_F(MetricsServerTest, StopsWhileAConnectionIsIdle) {
 TEST_F(MetricsServerTest, IdleConnectionsDoNotKeepAProbeWaiting) {
   Start();
   std::vector<pollfd> idle(8);
-  for (pollfd& connection : idle)
+  for (pollfd& connection : idle) {
     connection = {Connect(server_->port()), POLLIN, 0};
+  }
   EXPECT_THAT(Get(server_->port(), "/healthz"), HasSubstr("200 OK"));
   // Answered before any of them had to be dropped.
   EXPECT_EQ(poll(idle.data(), idle.size(), 0), 0);

@@ -13,24 +13,31 @@ constexpr absl::Duration kDrainRetryDelay = absl::Seconds(1);
 
 }  // namespace
 
+absl::Status DrainingError() {
+  return WithRetryDelay(
+      WithReason(absl::UnavailableError("draining"), "DRAINING"),
+      kDrainRetryDelay);
+}
+
 RequestGate::RequestGate(std::function<void()> on_empty)
     : on_empty_(std::move(on_empty)) {}
 
 absl::Status RequestGate::Enter() {
   absl::MutexLock lock(&mutex_);
-  if (closed_) {
-    return WithRetryDelay(
-        WithReason(absl::UnavailableError("draining"), "DRAINING"),
-        kDrainRetryDelay);
-  }
+  if (closed_) return DrainingError();
   ++inside_;
   return absl::OkStatus();
 }
 
-void RequestGate::Leave() {
+void RequestGate::Leave(const void* key) {
   bool empty = false;
+  std::function<void()> forgotten;  // Destroyed without the lock.
   {
     absl::MutexLock lock(&mutex_);
+    if (const auto it = cuts_.find(key); it != cuts_.end()) {
+      forgotten = std::move(it->second);
+      cuts_.erase(it);
+    }
     CHECK_GT(inside_, 0u);
     --inside_;
     empty = closed_ && inside_ == 0;
@@ -46,6 +53,32 @@ void RequestGate::Close() {
     empty = inside_ == 0;
   }
   if (empty && on_empty_) on_empty_();
+}
+
+void RequestGate::OnCut(const void* key, std::function<void()> cut) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!cut_) {
+      CHECK(cuts_.emplace(key, std::move(cut)).second);
+      return;
+    }
+  }
+  cut();
+}
+
+void RequestGate::Cut() {
+  absl::flat_hash_map<const void*, std::function<void()>> cuts;
+  {
+    absl::MutexLock lock(&mutex_);
+    cut_ = true;
+    cuts.swap(cuts_);
+  }
+  for (const auto& [key, cut] : cuts) cut();
+}
+
+bool RequestGate::is_cut() const {
+  absl::MutexLock lock(&mutex_);
+  return cut_;
 }
 
 uint64_t RequestGate::inside() const {

@@ -6,10 +6,14 @@
 #include <functional>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 
 namespace baton {
+
+// What a request hears that a draining process does not take, or cuts.
+absl::Status DrainingError();
 
 // Thread-safe.
 class RequestGate {
@@ -18,11 +22,21 @@ class RequestGate {
   // empty.
   explicit RequestGate(std::function<void()> on_empty = {});
 
-  // OK: the caller must Leave() when its request is over. UNAVAILABLE with a
-  // retry delay once closed.
+  // OK: the caller must Leave() when its request is over. DrainingError once
+  // closed.
   absl::Status Enter() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Forgets what OnCut was told under this key.
+  void Leave(const void* key = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // `cut` ends a request that is inside soon, with DrainingError. Called at
+  // most once, without a lock: by Cut(), perhaps as the request leaves, or here
+  // if it was cut before. The key is the request's own.
+  void OnCut(const void* key, std::function<void()> cut)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Those inside have had their time.
+  void Cut() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool is_cut() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   uint64_t inside() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -31,6 +45,9 @@ class RequestGate {
   mutable absl::Mutex mutex_;
   uint64_t inside_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cut_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_map<const void*, std::function<void()>> cuts_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton

@@ -43,11 +43,42 @@ TEST(RequestGateTest, ClosingAnEmptyGateSaysSoAtOnce) {
   EXPECT_EQ(empty, 1);
 }
 
+TEST(RequestGateTest, CutsThoseInsideOnceAndThoseThatComeToItLater) {
+  RequestGate gate;
+  int gone = 0, staying = 0, late = 0;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(gate.Enter().ok());
+  gate.OnCut(&gone, [&] { ++gone; });
+  gate.OnCut(&staying, [&] { ++staying; });
+  gate.Leave(&gone);
+  gate.Close();
+  EXPECT_FALSE(gate.is_cut());
+  EXPECT_EQ(staying, 0);
+  gate.Cut();
+  gate.Cut();
+  EXPECT_TRUE(gate.is_cut());
+  gate.OnCut(&late, [&] { ++late; });
+  EXPECT_EQ(gone, 0);
+  EXPECT_EQ(staying, 1);
+  EXPECT_EQ(late, 1);
+  EXPECT_EQ(gate.inside(), 2u);
+}
+
+TEST(RequestGateTest, ARequestMayLeaveWhileItIsCut) {
+  int empty = 0;
+  RequestGate gate([&] { ++empty; });
+  ASSERT_TRUE(gate.Enter().ok());
+  gate.OnCut(&gate, [&] { gate.Leave(&gate); });
+  gate.Close();
+  gate.Cut();
+  EXPECT_EQ(empty, 1);
+}
+
 TEST(RequestGateTest, CountsAreRightFromManyThreads) {
   std::atomic<int> empty{0};
   RequestGate gate([&] { ++empty; });
   ASSERT_TRUE(gate.Enter().ok());
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < 1000; ++i) {

@@ -99,30 +99,31 @@ TEST_F(AdmissionTest, KeepsTheBoundWithManyThreads) {
   std::atomic<int> most = 0;
   std::atomic<int> num_started = 0;
   std::atomic<uint64_t> counter = 0;
+  const auto count_start = [&] {
+    const int now = ++running;
+    int seen = most.load();
+    while (seen < now && !most.compare_exchange_weak(seen, now)) {
+    }
+    ++num_started;
+  };
+  const auto enter_and_leave = [&] {
+    std::atomic<bool> started = false;
+    const AdmissionTicket ticket(++counter);
+    const absl::Status status = admission.Enter(ticket, "", [&] {
+      count_start();
+      started.store(true);
+      started.notify_one();
+    });
+    ASSERT_TRUE(status.ok());
+    started.wait(false);
+    --running;
+    admission.Leave(ticket);
+  };
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&] {
-      for (int i = 0; i < kRounds; ++i) {
-        std::atomic<bool> started = false;
-        const AdmissionTicket ticket(++counter);
-        ASSERT_TRUE(admission
-                        .Enter(ticket, "",
-                               [&] {
-                                 const int now = ++running;
-                                 int seen = most.load();
-                                 while (
-                                     seen < now &&
-                                     !most.compare_exchange_weak(seen, now)) {
-                                 }
-                                 ++num_started;
-                                 started.store(true);
-                                 started.notify_one();
-                               })
-                        .ok());
-        started.wait(false);
-        --running;
-        admission.Leave(ticket);
-      }
+      for (int i = 0; i < kRounds; ++i) enter_and_leave();
     });
   }
   for (std::thread& thread : threads) thread.join();

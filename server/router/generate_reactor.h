@@ -5,12 +5,15 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstddef>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/baton/v1/inference.pb.h"
+#include "server/edge/request_gate.h"
 #include "server/edge/stream_reactor.h"
 
 namespace baton {
@@ -36,46 +39,67 @@ struct GenerateResponseTraits {
   }
 };
 
+// Why a call ends before its answer does.
+enum class EarlyEnd { kClientGone, kCut };
+
 class GenerateReactor final
     : public StreamReactor<v1::GenerateResponse, GenerateResponseTraits> {
  public:
-  // `on_over` is called at the very end.
-  GenerateReactor(grpc::CallbackServerContext* context,
-                  absl::AnyInvocable<void()> on_over)
-      : StreamReactor(context), on_over_(std::move(on_over)) {}
+  using OnEarlyEnd = absl::AnyInvocable<void(EarlyEnd)>;
 
-  // Once, by whoever will End. `on_peer_gone` is called when the client goes,
-  // or at once if it went already.
-  void Attach(absl::AnyInvocable<void()> on_peer_gone)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (!peer_gone_) {
-        on_peer_gone_ = std::move(on_peer_gone);
-        return;
-      }
-    }
-    on_peer_gone();
+  // Leaves `gate` at the very end; null: it was not entered.
+  GenerateReactor(grpc::CallbackServerContext* context, RequestGate* gate)
+      : StreamReactor(context), gate_(gate) {
+    if (gate_ == nullptr) return;
+    gate_->OnCut(this, [early = early_] { early->Happen(EarlyEnd::kCut); });
+  }
+
+  // Once, by whoever will End. `on_early_end` is called when the client goes or
+  // the gate cuts, whichever is first, or at once if that was before.
+  void Attach(OnEarlyEnd on_early_end) {
+    // The reactor may be gone as soon as the other side knows.
+    const std::shared_ptr<Early> early = early_;  // See early_.
+    early->Attach(std::move(on_early_end));
   }
 
  private:
-  void OnPeerGone() override ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::AnyInvocable<void()> on_peer_gone;
-    {
-      absl::MutexLock lock(&mutex_);
-      peer_gone_ = true;
-      on_peer_gone = std::move(on_peer_gone_);
+  // Thread-safe.
+  class Early {
+   public:
+    void Attach(OnEarlyEnd on_early_end) ABSL_LOCKS_EXCLUDED(mutex_) {
+      std::optional<EarlyEnd> why;
+      {
+        absl::MutexLock lock(&mutex_);
+        why = why_;
+        if (!why.has_value()) on_early_end_ = std::move(on_early_end);
+      }
+      if (why.has_value()) on_early_end(*why);
     }
-    if (on_peer_gone) on_peer_gone();
-  }
+    void Happen(EarlyEnd why) ABSL_LOCKS_EXCLUDED(mutex_) {
+      OnEarlyEnd on_early_end;
+      {
+        absl::MutexLock lock(&mutex_);
+        if (why_.has_value()) return;
+        why_ = why;
+        on_early_end = std::move(on_early_end_);
+      }
+      if (on_early_end) on_early_end(why);
+    }
+
+   private:
+    absl::Mutex mutex_;
+    std::optional<EarlyEnd> why_ ABSL_GUARDED_BY(mutex_);
+    OnEarlyEnd on_early_end_ ABSL_GUARDED_BY(mutex_);
+  };
+
+  void OnPeerGone() override { early_->Happen(EarlyEnd::kClientGone); }
   void OnCallOver() override {
-    if (on_over_) on_over_();
+    if (gate_ != nullptr) gate_->Leave(this);
   }
 
-  absl::AnyInvocable<void()> on_over_;
-  absl::Mutex mutex_;
-  bool peer_gone_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::AnyInvocable<void()> on_peer_gone_ ABSL_GUARDED_BY(mutex_);
+  RequestGate* const gate_;
+  // Shared with the gate, which may cut the call while it ends.
+  const std::shared_ptr<Early> early_ = std::make_shared<Early>();
 };
 
 }  // namespace baton

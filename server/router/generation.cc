@@ -1,5 +1,6 @@
 #include "server/router/generation.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,10 @@
 
 namespace baton {
 namespace {
+
+// Between two looks for a worker: the first, and the longest.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(320);
 
 // A worker that shuts down cancels its calls; we did not ask for that.
 bool IsRetryable(const absl::Status& status) {
@@ -28,9 +33,10 @@ double Seconds(absl::Duration duration) {
 
 }  // namespace
 
-Generation::Generation(GenerationPlan plan, Options options)
-    : options_(std::move(options)),
+Generation::Generation(GenerationPlan plan, const Options& options)
+    : options_(options),
       plan_(std::move(plan)),
+      next_pause_(kFirstPause),
       stream_(options_.tokenizer, &plan_) {
   CHECK(plan_.sampling.seed.has_value());
   finished_.set_seed(*plan_.sampling.seed);
@@ -68,7 +74,16 @@ GenerationActions Generation::OnRoute(Route route, uint64_t id_counter) {
 
 GenerationActions Generation::OnRefused(absl::Status why, absl::Time now) {
   if (phase_ != GenerationPhase::kQueued) return {};
-  return Fail(std::move(why), now);
+  if (now >= wait_end_) return Fail(std::move(why), now);
+  const absl::Duration pause = std::min(next_pause_, wait_end_ - now);
+  next_pause_ = std::min(2 * next_pause_, kLongestPause);
+  return {.pause = pause};
+}
+
+GenerationActions Generation::OnPauseEnded() {
+  if (phase_ != GenerationPhase::kQueued) return {};
+  worst_route_ = RouteRank::kReady;
+  return {.find_route = true};
 }
 
 GenerationActions Generation::OnPrefillMessage(uint32_t attempt,
@@ -156,7 +171,7 @@ GenerationActions Generation::OnGraceEnded(uint32_t attempt, absl::Time now) {
   return actions;
 }
 
-GenerationActions Generation::OnClientGone(absl::Status why, absl::Time now) {
+GenerationActions Generation::OnEarlyEnd(absl::Status why, absl::Time now) {
   if (phase_ == GenerationPhase::kFinished) return {};
   return Fail(std::move(why), now);
 }
@@ -275,10 +290,14 @@ GenerationActions Generation::OnAttemptFailed(WorkerId worker,
     MoveTo(GenerationPhase::kQueued);
     prefill_open_ = false;
     ++attempt_;
-    avoid_.push_back(worker);
-    // The KV was lost on the way: it may have been either end's fault.
+    worst_route_ = RouteRank::kUntried;
+    wait_end_ = now + options_.worker_wait;
     if (absl::IsAborted(status) && route_.prefill.has_value()) {
+      // The KV was lost on the way: it may have been either end's fault.
       avoid_.push_back(*route_.prefill);
+      avoid_.push_back(route_.decode);
+    } else {
+      avoid_.push_back(worker);
     }
   }
   if (!absl::IsAborted(status)) actions.suspect = worker;

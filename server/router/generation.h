@@ -13,8 +13,10 @@
 // the counts and times of the prompt.
 //
 // Until a token has been passed on, an attempt that fails by UNAVAILABLE or
-// ABORTED is followed by another one, on other workers if there are any. Events
-// of an older attempt change nothing.
+// ABORTED is followed by another one: at once on other workers if some are
+// ready, else after a pause, the longer the more there were, and only on
+// workers that are ready. Options::worker_wait bounds how long that may take.
+// Events of an older attempt change nothing.
 #ifndef BATON_SERVER_ROUTER_GENERATION_H_
 #define BATON_SERVER_ROUTER_GENERATION_H_
 
@@ -68,8 +70,10 @@ struct GenerationActions {
   // Tell the pool: it was unavailable.
   std::optional<WorkerId> suspect = std::nullopt;
   bool queue = false;  // Wait for its turn, then OnAdmitted or OnRefused.
-  // Find workers, avoiding avoid(), then OnRoute or OnRefused.
+  // Find workers, avoiding avoid() and none worse than worst_route(), then
+  // OnRoute or OnRefused.
   bool find_route = false;
+  absl::Duration pause = absl::ZeroDuration();  // OnPauseEnded after it.
   std::string_view retry_reason = {};  // Why again; empty the first time.
   bool start_prefill = false;          // With MakeRequest().
   bool start_decode = false;  // With MakeRequest() and kv_handle(), if any.
@@ -88,12 +92,14 @@ class Generation final {
   struct Options {
     uint64_t router_nonce = 0;
     uint32_t max_retries = 2;
+    // After a failed attempt, for workers that are ready.
+    absl::Duration worker_wait = absl::Seconds(5);
     absl::Time arrival;
     const Tokenizer* tokenizer = nullptr;  // Borrowed; outlives this.
   };
 
   // REQUIRES: the plan has a seed.
-  Generation(GenerationPlan plan, Options options);
+  Generation(GenerationPlan plan, const Options& options);
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
 
@@ -105,6 +111,7 @@ class Generation final {
   GenerationActions OnRoute(Route route, uint64_t id_counter);
   // The queue is full, or no worker can serve.
   GenerationActions OnRefused(absl::Status why, absl::Time now);
+  GenerationActions OnPauseEnded();
   GenerationActions OnPrefillMessage(uint32_t attempt,
                                      v1::PrefillResponse* message,
                                      absl::Time now);
@@ -116,8 +123,9 @@ class Generation final {
   GenerationActions OnDecodeEnd(uint32_t attempt, const absl::Status& status,
                                 absl::Time now);
   GenerationActions OnGraceEnded(uint32_t attempt, absl::Time now);
-  // The client cancelled, its deadline passed, or it reads too slowly.
-  GenerationActions OnClientGone(absl::Status why, absl::Time now);
+  // The client cancelled, its deadline passed, it reads too slowly, or the
+  // router cuts it.
+  GenerationActions OnEarlyEnd(absl::Status why, absl::Time now);
 
   GenerationPhase phase() const { return phase_; }
   uint32_t attempt() const { return attempt_; }
@@ -125,6 +133,7 @@ class Generation final {
   const GenerationPlan& plan() const { return plan_; }
   // Workers whose attempts have failed.
   const std::vector<WorkerId>& avoid() const { return avoid_; }
+  RouteRank worst_route() const { return worst_route_; }
 
   // Of the current attempt.
   uint64_t id_counter() const { return id_counter_; }
@@ -161,6 +170,9 @@ class Generation final {
   uint32_t attempt_ = 0;
   Route route_;
   std::vector<WorkerId> avoid_;
+  RouteRank worst_route_ = RouteRank::kSuspect;
+  absl::Time wait_end_ = absl::InfinitePast();  // For workers.
+  absl::Duration next_pause_;
   SampleStream stream_;
 
   // Of the current attempt.

@@ -5,6 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "server/edge/request_gate.h"
 
 namespace baton {
 namespace {
@@ -15,6 +16,7 @@ constexpr std::chrono::milliseconds kDeadlineSlack(5);
 Generation::Options MachineOptions(const Router& router, absl::Time arrival) {
   return {.router_nonce = router.nonce(),
           .max_retries = router.options().max_retries,
+          .worker_wait = router.options().worker_wait,
           .arrival = arrival,
           .tokenizer = router.text().tokenizer.get()};
 }
@@ -46,14 +48,15 @@ void GenerationCall::Start() {
   });
 }
 
-void GenerationCall::OnClientGone() {
-  const bool too_late =
-      std::chrono::system_clock::now() + kDeadlineSlack >= deadline_;
-  Handle([too_late](Generation& generation, absl::Time now) {
-    return generation.OnClientGone(
-        too_late ? absl::DeadlineExceededError("the deadline has passed")
-                 : absl::CancelledError("the client is gone"),
-        now);
+void GenerationCall::OnEarlyEnd(EarlyEnd why) {
+  absl::Status status = absl::CancelledError("the client is gone");
+  if (why == EarlyEnd::kCut) {
+    status = DrainingError();
+  } else if (std::chrono::system_clock::now() + kDeadlineSlack >= deadline_) {
+    status = absl::DeadlineExceededError("the deadline has passed");
+  }
+  Handle([&status](Generation& generation, absl::Time now) {
+    return generation.OnEarlyEnd(status, now);
   });
 }
 
@@ -89,9 +92,20 @@ void GenerationCall::Perform(const GenerationActions& actions) {
   if (actions.queue) EnterQueue();
   if (!actions.retry_reason.empty()) LogRetry(actions.retry_reason);
   if (actions.find_route) FindRoute();
+  if (actions.pause > absl::ZeroDuration()) {
+    StartTimer(actions.pause, [](Generation& generation, absl::Time) {
+      return generation.OnPauseEnded();
+    });
+  }
   if (actions.start_prefill) StartPrefill();
   if (actions.start_decode) StartDecode();
-  if (actions.start_grace) StartGrace();
+  if (actions.start_grace) {
+    StartTimer(router_.options().release_grace,
+               [number = attempts_.back()->number](Generation& generation,
+                                                   absl::Time now) {
+                 return generation.OnGraceEnded(number, now);
+               });
+  }
   if (actions.send_chunk) SendChunk();
   if (actions.finish) Finish();
 }
@@ -113,13 +127,15 @@ void GenerationCall::EnterQueue() {
 void GenerationCall::FindRoute() {
   if (!attempts_.empty()) ReleaseUnstarted();
   std::vector<WorkerId> avoid;
+  RouteRank worst;
   auto attempt = std::make_unique<Attempt>();
   {
     absl::MutexLock lock(&mutex_);
     avoid = generation_.avoid();
+    worst = generation_.worst_route();
     attempt->number = generation_.attempt();
   }
-  absl::StatusOr<Route> route = router_.pool().FindRoute(avoid);
+  absl::StatusOr<Route> route = router_.pool().FindRoute(avoid, worst);
   if (!route.ok()) {
     Handle([&route](Generation& generation, absl::Time now) {
       return generation.OnRefused(route.status(), now);
@@ -194,20 +210,17 @@ void GenerationCall::TellEnded(Attempt* attempt,
   router_.pool().OnRequestEnded(attempt->route.decode, load);
 }
 
-void GenerationCall::StartGrace() {
-  grace_.emplace();
-  const uint32_t number = attempts_.back()->number;
+template <typename Event>
+void GenerationCall::StartTimer(absl::Duration duration, Event event) {
+  timer_.emplace();
   // The alarm keeps its callback as long as we keep the alarm: let go of `self`
   // in the call.
-  grace_->Set(std::chrono::system_clock::now() +
-                  absl::ToChronoNanoseconds(router_.options().release_grace),
-              [self = shared_from_this(), number](bool expired) mutable {
-                const auto last = std::move(self);
-                if (!expired) return;
-                last->Handle([number](Generation& generation, absl::Time now) {
-                  return generation.OnGraceEnded(number, now);
-                });
-              });
+  timer_->Set(
+      std::chrono::system_clock::now() + absl::ToChronoNanoseconds(duration),
+      [self = shared_from_this(), event](bool expired) mutable {
+        const auto last = std::move(self);
+        if (expired) last->Handle(event);
+      });
 }
 
 void GenerationCall::SendChunk() {
@@ -248,7 +261,7 @@ void GenerationCall::Finish() {
     *response.mutable_finished() = generation_.finished();
   }
   if (!attempts_.empty()) ReleaseUnstarted();
-  grace_.reset();
+  timer_.reset();
   LogAndCount(response.finished(), status);
   if (status.ok()) client_->Send(std::move(response));
   // Before the client hears of the end: its id is free by then.
@@ -285,8 +298,8 @@ void GenerationCall::LogAndCount(const v1::GenerateFinished& finished,
   metrics.generated_tokens.Increment(usage.completion_tokens());
   metrics.queue_time.Observe(timing.queue_seconds());
   inter_token_latency_.FlushTo(&metrics.inter_token_latency);
-  LOG(INFO) << "request " << Name() << " outcome "
-            << OutcomeLabel(status.code()) << " reason "
+  LOG(INFO) << "request " << Name() << " outcome " << OutcomeName(status.code())
+            << " reason "
             << (status.ok() ? v1::FinishReason_Name(finished.finish_reason())
                             : std::string(status.message()))
             << " prompt " << usage.prompt_tokens() << " cached "

@@ -32,7 +32,7 @@ namespace baton {
 // hops.
 //
 // Shared by whoever may still bring an event (the client's reactor, the streams
-// to workers, the grace timer, the admission queue): the last one deletes it.
+// to workers, the timer, the admission queue): the last one deletes it.
 class GenerationCall final
     : public std::enable_shared_from_this<GenerationCall> {
  public:
@@ -48,8 +48,7 @@ class GenerationCall final
 
   // Begins. At the end, whatever it is, the client's call is ended.
   void Start();
-  // The client's call is gone.
-  void OnClientGone();
+  void OnEarlyEnd(EarlyEnd why);
 
  private:
   // The calls of one attempt, and where they go.
@@ -72,7 +71,9 @@ class GenerationCall final
   void FindRoute();
   void StartPrefill();
   void StartDecode();
-  void StartGrace();
+  // In the place of an older one.
+  template <typename Event>
+  void StartTimer(absl::Duration duration, Event event);
   void SendChunk();
   void ObserveTokens(int num_tokens);
   void Finish();
@@ -103,7 +104,7 @@ class GenerationCall final
   // Of the thread that carries out.
   bool in_queue_ = false;  // Or past it: it must leave.
   std::vector<std::unique_ptr<Attempt>> attempts_;  // The current one last.
-  std::optional<grpc::Alarm> grace_;
+  std::optional<grpc::Alarm> timer_;
   absl::Time last_tokens_ = absl::InfinitePast();
   HistogramBatch inter_token_latency_;
 };

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "server/edge/grpc_status.h"
+#include "server/router/generation_for_test.h"
 
 namespace baton {
 namespace {
@@ -14,9 +14,6 @@ using enum GenerationPhase;
 
 constexpr GenerationPhase kPhases[] = {kQueued, kPrefilling, kDecoding,
                                        kReleasing, kFinished};
-constexpr WorkerId kPrefillWorker(0);
-constexpr WorkerId kDecodeWorker(1);
-constexpr uint32_t kEos = 1;
 
 TEST(GenerationPhaseTest, MovesOnlyAlongTheTable) {
   const std::vector<std::pair<GenerationPhase, GenerationPhase>> legal = {
@@ -34,123 +31,6 @@ TEST(GenerationPhaseTest, MovesOnlyAlongTheTable) {
     }
   }
 }
-
-const Tokenizer& DemoTokenizer() {
-  static const Tokenizer* const tokenizer =
-      Tokenizer::Load("models/tiny-deepseek-v3")->release();
-  return *tokenizer;
-}
-
-// Token i of the answer: "abc...".
-uint32_t Letter(uint32_t i) {
-  static const uint32_t first = DemoTokenizer().Encode("a", false)->at(0);
-  return first + i;
-}
-
-class GenerationTest : public ::testing::Test {
- protected:
-  static GenerationPlan Plan() {
-    GenerationPlan plan;
-    plan.prompt_ids = {5, 6, 7};
-    plan.sampling.seed = 42;
-    plan.max_tokens = 4;
-    plan.stop_token_ids = {kEos, 9};
-    plan.num_eos_token_ids = 1;
-    return plan;
-  }
-
-  void Make(GenerationPlan plan, uint32_t max_retries = 2) {
-    generation_ = std::make_unique<Generation>(
-        std::move(plan), Generation::Options{.router_nonce = 1234,
-                                             .max_retries = max_retries,
-                                             .arrival = now_,
-                                             .tokenizer = &DemoTokenizer()});
-  }
-  // Up to kPrefilling, or kDecoding at a unified worker.
-  void Dispatch(bool unified = false) {
-    EXPECT_EQ(generation_->OnArrived(), GenerationActions{.queue = true});
-    EXPECT_EQ(generation_->OnAdmitted(now_ += absl::Seconds(1)),
-              GenerationActions{.find_route = true});
-    TakeRoute(unified);
-  }
-  void TakeRoute(bool unified = false) {
-    Route route = {
-        .prefill = kPrefillWorker, .decode = kDecodeWorker, .fingerprint = "f"};
-    if (unified) route.prefill.reset();
-    EXPECT_EQ(generation_->OnRoute(route, ++counter_),
-              unified ? GenerationActions{.start_decode = true}
-                      : GenerationActions{.start_prefill = true});
-  }
-  GenerationActions Handle(const std::string& handle = "kv") {
-    v1::PrefillResponse message;
-    message.set_kv_handle(handle);
-    return FromPrefill(&message);
-  }
-  GenerationActions FromPrefill(v1::PrefillResponse* message) {
-    return generation_->OnPrefillMessage(generation_->attempt(), message, now_);
-  }
-  GenerationActions FirstToken() {
-    v1::PrefillResponse message;
-    FillChunk(0, {Letter(0)}, message.mutable_first_tokens());
-    return FromPrefill(&message);
-  }
-  GenerationActions Released() {
-    v1::PrefillResponse message;
-    message.mutable_released()->set_cached_tokens(2);
-    message.mutable_released()->set_prefill_seconds(3);
-    message.mutable_released()->set_queue_seconds(0.5);
-    return FromPrefill(&message);
-  }
-  GenerationActions PrefillEnds(absl::Status status = absl::OkStatus()) {
-    return generation_->OnPrefillEnd(generation_->attempt(), status, now_);
-  }
-  GenerationActions Tokens(uint32_t first, std::vector<uint32_t> ids) {
-    v1::DecodeResponse message;
-    FillChunk(first, ids, message.mutable_chunk());
-    return FromDecode(message);
-  }
-  GenerationActions Finished(
-      uint32_t completion_tokens,
-      v1::WorkerFinishReason reason = v1::WORKER_FINISH_REASON_LENGTH) {
-    v1::DecodeResponse message;
-    v1::DecodeFinished* const finished = message.mutable_finished();
-    finished->set_attempt(generation_->attempt());
-    finished->set_completion_tokens(completion_tokens);
-    finished->set_finish_reason(reason);
-    finished->set_prefill_seconds(9);
-    finished->set_cached_tokens(1);
-    finished->set_kv_transfer_bytes(77);
-    return FromDecode(message);
-  }
-  GenerationActions FromDecode(const v1::DecodeResponse& message) {
-    return generation_->OnDecodeMessage(generation_->attempt(), message, now_);
-  }
-  GenerationActions DecodeEnds(absl::Status status) {
-    return generation_->OnDecodeEnd(generation_->attempt(), status, now_);
-  }
-  std::string TakeText() {
-    v1::GenerateChunk chunk;
-    chunk.Swap(generation_->chunk());
-    return chunk.text();
-  }
-  void FillChunk(uint32_t first, const std::vector<uint32_t>& ids,
-                 v1::TokenChunk* chunk) {
-    chunk->set_attempt(generation_->attempt());
-    chunk->set_first_token_index(first);
-    for (uint32_t id : ids) {
-      chunk->add_token_ids(id);
-      chunk->add_logprobs(-1);
-    }
-  }
-
-  absl::Time now_ = absl::UnixEpoch();
-  uint64_t counter_ = 100;
-  std::unique_ptr<Generation> generation_;
-};
-
-const GenerationActions kNothing;
-const GenerationActions kSend = {.send_chunk = true};
-const GenerationActions kFinish = {.finish = true};
 
 TEST_F(GenerationTest, GoesThroughPrefillAndDecodeToTheEnd) {
   Make(Plan());
@@ -283,132 +163,6 @@ TEST_F(GenerationTest, EndsAtAStopStringInThePrefillServersToken) {
             (GenerationActions{
                 .end_prefill = true, .send_chunk = true, .finish = true}))
       << "no decode call is there to end";
-}
-
-// --- What fails.
-
-TEST_F(GenerationTest, TriesAgainOnOtherWorkersUntilItGivesUp) {
-  Make(Plan(), /*max_retries=*/1);
-  Dispatch();
-  Handle();
-  EXPECT_EQ(PrefillEnds(absl::UnavailableError("gone")),
-            (GenerationActions{.end_decode = true,
-                               .suspect = kPrefillWorker,
-                               .find_route = true,
-                               .retry_reason = "unavailable"}));
-  EXPECT_EQ(generation_->avoid(), std::vector<WorkerId>{kPrefillWorker});
-  EXPECT_EQ(generation_->attempt(), 1u);
-  TakeRoute();
-  EXPECT_EQ(generation_->MakeRequest().attempt(), 1u);
-  EXPECT_EQ(generation_->MakeRequest().id().counter(), 102u);
-  EXPECT_EQ(Handle("kv 2"), GenerationActions{.start_decode = true});
-  EXPECT_EQ(DecodeEnds(absl::UnavailableError("gone")),
-            (GenerationActions{.end_prefill = true,
-                               .end_decode = true,
-                               .suspect = kDecodeWorker,
-                               .finish = true}));
-  EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
-  EXPECT_EQ(ErrorReason(generation_->status()), "WORKER_LOST");
-}
-
-TEST_F(GenerationTest, AvoidsBothEndsOfALostTransfer) {
-  Make(Plan());
-  Dispatch();
-  Handle();
-  EXPECT_EQ(DecodeEnds(absl::AbortedError("lost")),
-            (GenerationActions{.end_prefill = true,
-                               .end_decode = true,
-                               .find_route = true,
-                               .retry_reason = "kv_lost"}));
-  EXPECT_EQ(generation_->avoid(),
-            (std::vector<WorkerId>{kDecodeWorker, kPrefillWorker}));
-}
-
-TEST_F(GenerationTest, IgnoresEveryEventOfAnOlderAttempt) {
-  Make(Plan());
-  Dispatch();
-  Handle();
-  PrefillEnds(absl::UnavailableError("gone"));
-  TakeRoute();
-  v1::PrefillResponse handle;
-  handle.set_kv_handle("stale");
-  EXPECT_EQ(generation_->OnPrefillMessage(0, &handle, now_), kNothing);
-  v1::DecodeResponse tokens;
-  FillChunk(0, {Letter(3)}, tokens.mutable_chunk());
-  EXPECT_EQ(generation_->OnDecodeMessage(0, tokens, now_), kNothing);
-  EXPECT_EQ(generation_->OnDecodeEnd(0, absl::InternalError("x"), now_),
-            kNothing);
-  EXPECT_EQ(generation_->OnPrefillEnd(0, absl::OkStatus(), now_), kNothing);
-  EXPECT_EQ(generation_->OnGraceEnded(0, now_), kNothing);
-  EXPECT_EQ(generation_->phase(), kPrefilling);
-}
-
-TEST_F(GenerationTest, DoesNotTryAgainOnceATokenWasShown) {
-  Make(Plan());
-  Dispatch();
-  Handle();
-  FirstToken();
-  const GenerationActions actions = DecodeEnds(absl::UnavailableError("gone"));
-  EXPECT_TRUE(actions.finish);
-  EXPECT_FALSE(actions.find_route);
-  EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
-}
-
-TEST_F(GenerationTest, IgnoresThePrefillsFailureOnceDecodeHasSpoken) {
-  Make(Plan());
-  Dispatch();
-  Handle();
-  Tokens(0, {Letter(0)});
-  EXPECT_EQ(PrefillEnds(absl::UnavailableError("gone")), kNothing);
-  EXPECT_EQ(generation_->phase(), kDecoding);
-}
-
-TEST_F(GenerationTest, PassesOtherErrorsOnAtOnce) {
-  Make(Plan());
-  Dispatch();
-  EXPECT_EQ(PrefillEnds(absl::ResourceExhaustedError("full")), kFinish);
-  EXPECT_TRUE(absl::IsResourceExhausted(generation_->status()));
-}
-
-TEST_F(GenerationTest, EndsInEveryPhaseWhenTheClientIsGone) {
-  const absl::Status gone = absl::CancelledError("gone");
-  Make(Plan());
-  EXPECT_EQ(generation_->OnClientGone(gone, now_), kFinish);
-  EXPECT_EQ(generation_->OnArrived(), kNothing);
-  EXPECT_EQ(generation_->OnAdmitted(now_), kNothing);
-  EXPECT_EQ(generation_->OnRoute({}, 1), kNothing) << "it came too late";
-  EXPECT_EQ(generation_->OnClientGone(gone, now_), kNothing);
-
-  Make(Plan());
-  Dispatch();
-  EXPECT_EQ(generation_->OnClientGone(gone, now_),
-            (GenerationActions{.end_prefill = true, .finish = true}));
-
-  Make(Plan());
-  Dispatch();
-  Handle();
-  EXPECT_EQ(generation_->OnClientGone(gone, now_),
-            (GenerationActions{
-                .end_prefill = true, .end_decode = true, .finish = true}));
-
-  Make(Plan());
-  Dispatch();
-  Handle();
-  Tokens(0, {Letter(0), Letter(1), Letter(2), Letter(3)});
-  Finished(4);
-  EXPECT_EQ(generation_->phase(), kReleasing);
-  EXPECT_EQ(generation_->OnClientGone(gone, now_),
-            (GenerationActions{.end_prefill = true, .finish = true}));
-  EXPECT_EQ(PrefillEnds(), kNothing);
-}
-
-TEST_F(GenerationTest, EndsWhenNobodyCanServe) {
-  Make(Plan());
-  generation_->OnArrived();
-  generation_->OnAdmitted(now_);
-  EXPECT_EQ(generation_->OnRefused(absl::UnavailableError("nobody"), now_),
-            kFinish);
-  EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
 }
 
 // --- Workers that break the contract.

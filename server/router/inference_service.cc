@@ -9,8 +9,10 @@
 #include "absl/time/time.h"
 #include "base/field_error.h"
 #include "base/logging.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 #include "server/edge/grpc_status.h"
+#include "server/edge/metrics.h"
 #include "server/edge/version.h"
 #include "server/router/prompt_encoder.h"
 #include "server/router/router_metrics.h"
@@ -29,7 +31,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     Refuse(std::move(status), refused);
     return refused;
   }
-  auto* const reactor = new GenerateReactor(context, [this] { gate_.Leave(); });
+  auto* const reactor = new GenerateReactor(context, &gate_);
   absl::StatusOr<ModelBounds> bounds = router_.Bounds();
   absl::Status status = bounds.ok() ? ValidateGenerateRequest(*request, *bounds)
                                     : bounds.status();
@@ -60,7 +62,7 @@ void InferenceService::Begin(const v1::GenerateRequest& request,
   GenerateReactor* const reactor = options.client;
   // Shared with whoever may still bring it an event; see generation_call.h.
   auto call = std::make_shared<GenerationCall>(*std::move(plan), options);
-  reactor->Attach([call] { call->OnClientGone(); });
+  reactor->Attach([call](EarlyEnd why) { call->OnEarlyEnd(why); });
   call->Start();
 }
 
@@ -71,14 +73,14 @@ absl::StatusOr<GenerationPlan> InferenceService::Plan(
   ASSIGN_OR_RETURN(GenerationPlan plan,
                    MakePlan(request, std::move(ids), bounds));
   if (!plan.sampling.seed.has_value()) {
-    plan.sampling.seed = Router::DrawRandom();
+    plan.sampling.seed = RandomBits();
   }
   return plan;
 }
 
 void InferenceService::Refuse(absl::Status status, GenerateReactor* reactor) {
   router_.metrics().CountRequest(status.code());
-  LOG(INFO) << "request refused outcome " << OutcomeLabel(status.code())
+  LOG(INFO) << "request refused outcome " << OutcomeName(status.code())
             << " field " << ErrorField(status).value_or("-");
   reactor->End(std::move(status));
 }

@@ -1,10 +1,10 @@
 #include "server/router/router.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "base/logging.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 
 namespace baton {
@@ -36,7 +36,7 @@ Router::Router(Options options, const TextModel* text,
     : options_(std::move(options)),
       text_(*text),
       text_bounds_(BoundsOfText(*text)),
-      nonce_(DrawRandom()),
+      nonce_(RandomBits()),
       admission_(options_.admission),
       metrics_(registry),
       pool_({.workers = options_.workers,
@@ -86,11 +86,6 @@ absl::StatusOr<ModelBounds> Router::Bounds() const {
   ModelBounds bounds = text_bounds_;
   bounds.max_context_tokens = served.max_context_tokens;
   return bounds;
-}
-
-uint64_t Router::DrawRandom() {
-  std::random_device device;
-  return (uint64_t{device()} << 32) | device();
 }
 
 }  // namespace baton

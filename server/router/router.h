@@ -45,6 +45,8 @@ class Router final {
     std::function<std::unique_ptr<RoutingPolicy>()> make_policy;
     Admission::Options admission;
     uint32_t max_retries = 2;
+    // How long a request that lost its worker waits for one that is ready.
+    absl::Duration worker_wait = absl::Seconds(5);
     // How long a prefill call may stay open after its decode server spoke.
     absl::Duration release_grace = absl::Seconds(1);
     WorkerProber::Options prober;
@@ -84,8 +86,6 @@ class Router final {
   // (nonce, counter) names a request at the workers, over all routers.
   uint64_t nonce() const { return nonce_; }
   uint64_t NextCounter() { return ++counter_; }
-  // From the system's source of randomness.
-  static uint64_t DrawRandom();
 
  private:
   const Options options_;

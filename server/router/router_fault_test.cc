@@ -124,11 +124,42 @@ TEST_F(RouterFaultTest, ReleasesOnceWhatARetryFindsNoWorkersFor) {
         WaitFor([&] { return NumWorkers(WorkerState::kRefused) == 1; }));
     return Unavailable();
   });
-  StartRouter({&prefill_, &decode_});
-  const GenerateOutcome outcome = router_->Generate(IdsRequest(3));
-  EXPECT_EQ(ErrorReason(FromGrpcStatus(outcome.status)), "NO_WORKER");
+  Router::Options options = RouterForTest::Options({&prefill_, &decode_});
+  options.worker_wait = absl::Milliseconds(50);
+  StartRouter(std::move(options));
+  const absl::Status status =
+      FromGrpcStatus(router_->Generate(IdsRequest(3)).status);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(status), "NO_WORKER");
+  EXPECT_TRUE(RetryDelay(status).has_value());
   EXPECT_EQ(Retries("unavailable"), 1);
   EXPECT_EQ(router_->router().pool().num_in_flight(), 0);
+}
+
+TEST_F(RouterFaultTest, WaitsForTheOnlyWorkerToComeBack) {
+  absl::Notification called;
+  prefill_.SetPrefill([&](const v1::WorkerRequest&, FakePrefillStream* stream) {
+    called.Notify();
+    EXPECT_TRUE(stream->WaitUntilCancelled());
+    return grpc::Status::CANCELLED;
+  });
+  Router::Options options = RouterForTest::Options({&prefill_, &decode_});
+  options.worker_wait = absl::Minutes(1);
+  options.max_retries = 1;
+  StartRouter(std::move(options));
+  GenerateOutcome outcome;
+  std::thread client([&] { outcome = router_->Generate(IdsRequest(3)); });
+  called.WaitForNotification();
+  prefill_.Die();
+  EXPECT_TRUE(
+      WaitFor([&] { return NumWorkers(WorkerState::kUnhealthy) == 1; }));
+  FakeWorker again(DemoInfo(v1::WORKER_ROLE_PREFILL), prefill_.address());
+  again.SetPrefill(GoodPrefill());
+  client.join();
+  EXPECT_EQ(outcome.text, "abc") << outcome.status.error_message();
+  EXPECT_EQ(again.requests().size(), 1u);
+  EXPECT_EQ(Retries("unavailable"), 1);
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
 }
 
 TEST_F(RouterFaultTest, NeverRetriesAnErrorOfTheRequest) {
@@ -255,6 +286,26 @@ TEST_F(RouterFaultTest, IsUnavailableWithoutAWorkerAndServesWhenOneComes) {
   EXPECT_EQ(router_->Generate(IdsRequest(2)).text, "ab");
 }
 
+TEST_F(RouterFaultTest, SaysThatItDrainsToWhatItCuts) {
+  decode_.SetDecode([](const v1::DecodeRequest&, FakeDecodeStream* stream) {
+    EXPECT_TRUE(stream->WaitUntilCancelled());
+    return grpc::Status::CANCELLED;
+  });
+  StartRouter({&prefill_, &decode_});
+  grpc::ClientContext context;
+  const auto reader = router_->stub().Generate(&context, IdsRequest(9));
+  EXPECT_TRUE(WaitFor([&] { return decode_.num_open() == 1; }));
+  router_->gate().Close();
+  router_->gate().Cut();
+  const absl::Status status = FromGrpcStatus(ReadAll(reader.get()).status);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(status), "DRAINING");
+  EXPECT_TRUE(RetryDelay(status).has_value());
+  EXPECT_TRUE(WaitFor([&] {
+    return IsIdle() && decode_.num_open() == 0 && router_->gate().inside() == 0;
+  }));
+}
+
 // --- The queue.
 
 TEST_F(RouterFaultTest, QueuesUpToTheBoundAndRefusesTheRest) {
@@ -340,6 +391,7 @@ TEST_F(RouterFaultTest, ServesManyClientsAtOnceAndLeavesNothingBehind) {
   StartRouter(std::move(options));
   std::atomic<int> num_ok = 0;
   std::vector<std::thread> clients;
+  clients.reserve(kClients);
   for (int i = 0; i < kClients; ++i) {
     clients.emplace_back([&, i] {
       const uint32_t length = 1 + i * 3;

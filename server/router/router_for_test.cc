@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "gtest/gtest.h"
+#include "server/edge/grpc_limits.h"
 #include "server/router/routing_policy.h"
 
 namespace baton {
@@ -31,6 +32,7 @@ v1::GetWorkerInfoResponse DemoInfo(v1::WorkerRole role) {
   info.set_fingerprint("fingerprint-1");
   info.set_text_hash(DemoText().text_hash);
   info.set_incarnation(1);
+  if (role != v1::WORKER_ROLE_UNIFIED) info.add_kv_transports("tcp");
   return info;
 }
 
@@ -89,7 +91,7 @@ RouterForTest::RouterForTest(Router::Options options) {
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
                            &port);
-  builder.SetMaxReceiveMessageSize(16 * 1024 * 1024);
+  builder.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
   builder.RegisterService(service_.get());
   server_ = builder.BuildAndStart();
   CHECK(server_ != nullptr);

@@ -33,6 +33,7 @@ struct RouterFlags {
   std::vector<std::string> unified;
   std::string policy = "least_loaded";
   uint32_t max_retries = 2;
+  absl::Duration worker_wait = absl::Seconds(5);
   Admission::Options admission;
   DaemonOptions daemon = {.listen = "127.0.0.1:50051",
                           .metrics_listen = "127.0.0.1:9464"};
@@ -75,6 +76,13 @@ void AddFlags(Flags* flags, RouterFlags* o) {
                       "again when its worker is lost.",
               .min = 0,
               .max = 10});
+  flags->Add(
+      &o->worker_wait,
+      {.name = "worker_wait",
+       .help = "How long such a request waits for a worker when no other "
+               "one is ready.",
+       .min = 0,
+       .max = 3600});
   AddDaemonFlags(flags, &o->daemon);
 }
 
@@ -131,6 +139,7 @@ Router::Options RouterOptions(const RouterFlags& o) {
   };
   options.admission = o.admission;
   options.max_retries = o.max_retries;
+  options.worker_wait = o.worker_wait;
   return options;
 }
 
@@ -144,7 +153,8 @@ absl::StatusOr<int> Run(const RouterFlags& o, const Flags& flags) {
   InferenceService service(&router, &daemon.gate());
   LOG(INFO) << "waiting for workers";
   router.pool().WaitUntilReady();
-  RETURN_IF_ERROR(daemon.Serve({&service}));
+  RETURN_IF_ERROR(
+      daemon.Serve({{v1::InferenceService::service_full_name(), &service}}));
   return daemon.Run();
 }
 

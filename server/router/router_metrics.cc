@@ -64,29 +64,6 @@ std::array<prometheus::Gauge*, kNumWorkerStates> AddWorkerGauges(
 
 }  // namespace
 
-std::string_view OutcomeLabel(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kOk:
-      return "ok";
-    case absl::StatusCode::kCancelled:
-      return "cancelled";
-    case absl::StatusCode::kInvalidArgument:
-      return "invalid_argument";
-    case absl::StatusCode::kDeadlineExceeded:
-      return "deadline_exceeded";
-    case absl::StatusCode::kAlreadyExists:
-      return "already_exists";
-    case absl::StatusCode::kResourceExhausted:
-      return "resource_exhausted";
-    case absl::StatusCode::kFailedPrecondition:
-      return "failed_precondition";
-    case absl::StatusCode::kUnavailable:
-      return "unavailable";
-    default:
-      return "internal";
-  }
-}
-
 RouterMetrics::RouterMetrics(prometheus::Registry* registry)
     : requests_(CounterFamily(registry, "baton_requests_total",
                               "Generate calls that ended, by outcome.")),
@@ -114,7 +91,7 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
                                 "Requests that wait for their turn.")) {}
 
 void RouterMetrics::CountRequest(absl::StatusCode outcome) {
-  requests_.Add({{"outcome", std::string(OutcomeLabel(outcome))}}).Increment();
+  requests_.Add({{"outcome", OutcomeName(outcome)}}).Increment();
 }
 
 void RouterMetrics::CountRetry(std::string_view reason) {

@@ -17,9 +17,6 @@
 
 namespace baton {
 
-// "ok", "cancelled", ...: a status code as a label.
-std::string_view OutcomeLabel(absl::StatusCode code);
-
 // Thread-safe. The registry is borrowed and outlives this.
 class RouterMetrics final {
  public:

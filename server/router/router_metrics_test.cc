@@ -22,7 +22,7 @@ TEST(RouterMetricsTest, StartsWithEverySeriesThatADashboardAsksFor) {
   const std::string text = out.str();
   for (const char* series :
        {"baton_requests_total{role=\"router\",outcome=\"cancelled\"} 1",
-        "baton_requests_total{role=\"router\",outcome=\"internal\"} 1",
+        "baton_requests_total{role=\"router\",outcome=\"data_loss\"} 1",
         "baton_router_retries_total{role=\"router\",reason=\"unavailable\"} 1",
         "baton_router_workers{role=\"router\",state=\"unknown\"} 1",
         "baton_router_workers{role=\"router\",state=\"refused\"} 5",

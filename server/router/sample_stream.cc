@@ -31,12 +31,13 @@ absl::Status SampleStream::Append(const v1::TokenChunk& chunk,
   for (int i = 0; i < chunk.token_ids_size(); ++i) {
     if (met_stop_string()) return absl::OkStatus();
     const uint64_t index = uint64_t{chunk.first_token_index()} + i;
-    if (index >= num_tokens()) {
-      RETURN_IF_ERROR(AppendNew(chunk.token_ids(i), chunk.logprobs(i), out));
-    } else if (token_ids_[index] != chunk.token_ids(i)) {
+    const bool known = index < num_tokens();
+    if (known && token_ids_[index] != chunk.token_ids(i)) {
       return absl::InternalError(
           absl::StrCat("workers disagree about token ", index));
     }
+    if (known) continue;
+    RETURN_IF_ERROR(AppendNew(chunk.token_ids(i), chunk.logprobs(i), out));
   }
   return absl::OkStatus();
 }

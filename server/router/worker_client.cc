@@ -1,12 +1,11 @@
 #include "server/router/worker_client.h"
 
 #include "base/status_macros.h"
+#include "server/edge/grpc_limits.h"
 
 namespace baton {
 namespace {
 
-// A million 32-bit ids, and their log-probabilities.
-constexpr int kMaxMessageBytes = 16 * 1024 * 1024;
 // How soon after a failure to connect again; growing up to the second.
 constexpr int kInitialReconnectMilliseconds = 100;
 constexpr int kMaxReconnectMilliseconds = 250;
@@ -17,7 +16,7 @@ constexpr int kKeepaliveTimeoutMilliseconds = 5'000;
 // shared_ptr is gRPC's own way to hand out a channel.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
                    kInitialReconnectMilliseconds);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,

@@ -1,9 +1,11 @@
 #include "server/router/worker_pool.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/logging.h"
 #include "server/edge/grpc_status.h"
@@ -11,29 +13,35 @@
 namespace baton {
 namespace {
 
-constexpr int kNoRank = 100;
-
 bool IsServing(WorkerState state) {
   return state == WorkerState::kReady || state == WorkerState::kSuspect;
 }
 
-// Smaller is better; kNoRank: not at all.
-int Rank(WorkerState state, bool avoided) {
-  if (state == WorkerState::kReady) return avoided ? 1 : 0;
-  return state == WorkerState::kSuspect ? 2 : kNoRank;
+RouteRank RankOf(WorkerState state, bool avoided) {
+  if (state == WorkerState::kReady) {
+    return avoided ? RouteRank::kReady : RouteRank::kUntried;
+  }
+  return state == WorkerState::kSuspect ? RouteRank::kSuspect
+                                        : RouteRank::kNone;
 }
 
-absl::Status NobodyServes() {
-  return WithReason(
-      WithRetryDelay(absl::UnavailableError("no worker can serve"),
-                     absl::Seconds(1)),
-      "NO_WORKER");
+std::string Differs(const std::string& theirs, const std::string& ours) {
+  return absl::StrCat(theirs, " differs from ", ours);
 }
 
-std::string Differs(std::string_view what, const std::string& theirs,
-                    const std::string& ours) {
-  return absl::StrCat(absl::string_view(what.data(), what.size()), " ", theirs,
-                      " differs from ", ours);
+bool IsPair(v1::WorkerRole one, v1::WorkerRole other) {
+  return (one == v1::WORKER_ROLE_PREFILL && other == v1::WORKER_ROLE_DECODE) ||
+         (one == v1::WORKER_ROLE_DECODE && other == v1::WORKER_ROLE_PREFILL);
+}
+
+bool ShareTransport(const v1::GetWorkerInfoResponse& one,
+                    const v1::GetWorkerInfoResponse& other) {
+  const auto& theirs = other.kv_transports();
+  return std::any_of(one.kv_transports().begin(), one.kv_transports().end(),
+                     [&theirs](const std::string& way) {
+                       return std::find(theirs.begin(), theirs.end(), way) !=
+                              theirs.end();
+                     });
 }
 
 }  // namespace
@@ -58,8 +66,11 @@ void WorkerPool::OnProbe(WorkerId id, const v1::GetWorkerInfoResponse& info,
     LOG(INFO) << "worker " << worker.where.address << " has restarted";
   }
   worker.info = info;
-  if (std::string reason = ReasonToRefuse(id, info); !reason.empty()) {
-    MoveTo(&worker, WorkerState::kRefused, std::move(reason));
+  const Refusal refusal = FindRefusal(id, info);
+  worker.refused_for = refusal.field;
+  if (!refusal.field.empty()) {
+    MoveTo(&worker, WorkerState::kRefused,
+           absl::StrCat(std::string(refusal.field), " ", refusal.reason));
     return;
   }
   worker.load.Report(load.running_requests(), load.waiting_requests());
@@ -72,30 +83,45 @@ void WorkerPool::OnProbeFailed(WorkerId id, const absl::Status& why) {
          std::string(absl::StatusCodeToString(why.code())));
 }
 
-std::string WorkerPool::ReasonToRefuse(
+WorkerPool::Refusal WorkerPool::FindRefusal(
     WorkerId id, const v1::GetWorkerInfoResponse& info) const {
   const v1::WorkerRole role = workers_[id.value()].where.role;
   if (info.role() != role) {
-    return Differs("role", v1::WorkerRole_Name(info.role()),
-                   v1::WorkerRole_Name(role));
+    return {"role", Differs(v1::WorkerRole_Name(info.role()),
+                            v1::WorkerRole_Name(role))};
   }
   if (info.text_hash() != options_.text_hash) {
-    return Differs("text_hash", info.text_hash(), options_.text_hash);
+    return {"text_hash", Differs(info.text_hash(), options_.text_hash)};
   }
   if (info.vocab_size() != options_.vocab_size) {
-    return Differs("vocab_size", absl::StrCat(info.vocab_size()),
-                   absl::StrCat(options_.vocab_size));
+    return {"vocab_size", Differs(absl::StrCat(info.vocab_size()),
+                                  absl::StrCat(options_.vocab_size))};
   }
   for (uint32_t i = 0; i < size(); ++i) {
-    const Worker& other = workers_[i];
-    if (WorkerId(i) == id || !IsServing(other.state)) continue;
-    if (other.info.fingerprint() != info.fingerprint()) {
-      return Differs(
-          "fingerprint", info.fingerprint(),
-          absl::StrCat(other.info.fingerprint(), " of ", other.where.address));
-    }
+    if (WorkerId(i) == id || !IsServing(workers_[i].state)) continue;
+    Refusal refusal = FindRefusal(info, workers_[i]);
+    if (!refusal.field.empty()) return refusal;
   }
-  return "";
+  return {};
+}
+
+// Whatever two workers are picked for a request, they must fit each other.
+WorkerPool::Refusal WorkerPool::FindRefusal(
+    const v1::GetWorkerInfoResponse& info, const Worker& other) const {
+  if (other.info.fingerprint() != info.fingerprint()) {
+    return {"fingerprint", Differs(info.fingerprint(),
+                                   absl::StrCat(other.info.fingerprint(),
+                                                " of ", other.where.address))};
+  }
+  if (IsPair(info.role(), other.where.role) &&
+      !ShareTransport(info, other.info)) {
+    return {"kv_transports",
+            absl::StrCat(absl::StrJoin(info.kv_transports(), ","),
+                         " has nothing in common with ",
+                         absl::StrJoin(other.info.kv_transports(), ","), " of ",
+                         other.where.address)};
+  }
+  return {};
 }
 
 // The one writer of a worker's state.
@@ -122,13 +148,15 @@ void WorkerPool::MoveTo(Worker* worker, WorkerState to, std::string reason) {
   }
 }
 
-absl::StatusOr<Route> WorkerPool::FindRoute(std::span<const WorkerId> avoid) {
+absl::StatusOr<Route> WorkerPool::FindRoute(std::span<const WorkerId> avoid,
+                                            RouteRank worst) {
+  CHECK(worst != RouteRank::kNone);
   absl::MutexLock lock(&mutex_);
   const Candidates prefill = Find(v1::WORKER_ROLE_PREFILL, avoid);
   const Candidates decode = Find(v1::WORKER_ROLE_DECODE, avoid);
   const Candidates unified = Find(v1::WORKER_ROLE_UNIFIED, avoid);
-  const int pair_rank = std::max(prefill.rank, decode.rank);
-  if (std::min(pair_rank, unified.rank) == kNoRank) return NobodyServes();
+  const RouteRank pair_rank = std::max(prefill.rank, decode.rank);
+  if (std::min(pair_rank, unified.rank) > worst) return NobodyServes();
   Route route;
   if (pair_rank <= unified.rank) {
     route.prefill = Take(v1::WORKER_ROLE_PREFILL, prefill);
@@ -142,14 +170,14 @@ absl::StatusOr<Route> WorkerPool::FindRoute(std::span<const WorkerId> avoid) {
 
 WorkerPool::Candidates WorkerPool::Find(v1::WorkerRole role,
                                         std::span<const WorkerId> avoid) const {
-  Candidates best = {.workers = {}, .rank = kNoRank};
+  Candidates best;
   for (uint32_t i = 0; i < size(); ++i) {
     if (workers_[i].where.role != role) continue;
     const WorkerId id(i);
     const bool avoided =
         std::find(avoid.begin(), avoid.end(), id) != avoid.end();
-    const int rank = Rank(workers_[i].state, avoided);
-    if (rank == kNoRank || rank > best.rank) continue;
+    const RouteRank rank = RankOf(workers_[i].state, avoided);
+    if (rank == RouteRank::kNone || rank > best.rank) continue;
     if (rank < best.rank) best = {.workers = {}, .rank = rank};
     best.workers.push_back(id);
   }
@@ -182,6 +210,23 @@ void WorkerPool::OnSuspect(WorkerId id) {
   Worker& worker = workers_[id.value()];
   if (!IsServing(worker.state)) return;
   MoveTo(&worker, WorkerState::kSuspect, "unavailable to a request");
+}
+
+// For clients: it names no worker.
+absl::Status WorkerPool::NobodyServes() const {
+  std::set<std::string> fields;
+  for (const Worker& worker : workers_) {
+    if (worker.state == WorkerState::kRefused) {
+      fields.emplace(worker.refused_for);
+    }
+  }
+  std::string text = "no worker can serve";
+  if (!fields.empty()) {
+    absl::StrAppend(&text, "; refused for ", absl::StrJoin(fields, ", "));
+  }
+  return WithReason(
+      WithRetryDelay(absl::UnavailableError(text), absl::Seconds(1)),
+      "NO_WORKER");
 }
 
 bool WorkerPool::Serves(v1::WorkerRole role) const {

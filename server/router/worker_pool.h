@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -66,8 +67,11 @@ class WorkerPool final {
 
   // --- From requests.
   // Counts the request at the route's workers until each one's OnRequestEnded.
-  // UNAVAILABLE, with a retry delay, when nobody can serve.
-  absl::StatusOr<Route> FindRoute(std::span<const WorkerId> avoid)
+  // UNAVAILABLE, with a retry delay and what workers are refused for, when
+  // nobody can serve who is no worse than
+  // `worst`. REQUIRES: not kNone.
+  absl::StatusOr<Route> FindRoute(std::span<const WorkerId> avoid,
+                                  RouteRank worst = RouteRank::kSuspect)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // `load`: as the worker reported it, without this request.
   void OnRequestEnded(WorkerId worker,
@@ -92,18 +96,26 @@ class WorkerPool final {
     explicit Worker(WorkerAddress address) : where(std::move(address)) {}
     WorkerAddress where;
     WorkerState state = WorkerState::kUnknown;
-    std::string reason;  // Of its state; logged when it changes.
+    std::string reason;            // Of its state; logged when it changes.
+    std::string_view refused_for;  // kRefused: the field of `info`.
     WorkerLoad load;
     v1::GetWorkerInfoResponse info;  // Of its last good probe.
+  };
+  struct Refusal {
+    std::string_view field;  // Empty: none.
+    std::string reason;
   };
   // Those who can take a request, and how good a choice they are.
   struct Candidates {
     std::vector<WorkerId> workers;
-    int rank = 0;  // Smaller is better.
+    RouteRank rank = RouteRank::kNone;
   };
 
-  std::string ReasonToRefuse(WorkerId worker,
-                             const v1::GetWorkerInfoResponse& info) const
+  Refusal FindRefusal(WorkerId worker,
+                      const v1::GetWorkerInfoResponse& info) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Refusal FindRefusal(const v1::GetWorkerInfoResponse& info,
+                      const Worker& other) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MoveTo(Worker* worker, WorkerState to, std::string reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -111,6 +123,7 @@ class WorkerPool final {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   WorkerId Take(v1::WorkerRole role, const Candidates& candidates)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NobodyServes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Serves(v1::WorkerRole role) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool CanServe() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -65,6 +65,7 @@ v1::GetWorkerInfoResponse Info(v1::WorkerRole role) {
   info.set_vocab_size(100);
   info.set_max_context_tokens(1000);
   info.set_incarnation(1);
+  if (role != WORKER_ROLE_UNIFIED) info.add_kv_transports("tcp");
   return info;
 }
 
@@ -127,6 +128,7 @@ TEST(WorkerPoolTest, RefusesAWorkerThatDoesNotFit) {
       [](v1::GetWorkerInfoResponse* info) { info->set_text_hash("other"); },
       [](v1::GetWorkerInfoResponse* info) { info->set_fingerprint("other"); },
       [](v1::GetWorkerInfoResponse* info) { info->set_vocab_size(101); },
+      [](v1::GetWorkerInfoResponse* info) { info->clear_kv_transports(); },
       [](v1::GetWorkerInfoResponse* info) {
         info->set_role(WORKER_ROLE_UNIFIED);
       },
@@ -155,6 +157,33 @@ TEST(WorkerPoolTest, NamesBothValuesOfARefusalOnce) {
       "worker host:0 refused: text_hash theirs differs from text";
   EXPECT_NE(log.find(line), std::string::npos) << log;
   EXPECT_EQ(log.find(line), log.rfind(line)) << log;
+}
+
+TEST(WorkerPoolTest, RefusesAPairWithoutATransportInCommon) {
+  WorkerPool pool =
+      MakePool({WORKER_ROLE_PREFILL, WORKER_ROLE_DECODE, WORKER_ROLE_PREFILL});
+  v1::GetWorkerInfoResponse shm = Info(WORKER_ROLE_DECODE);
+  shm.set_kv_transports(0, "shm@h");
+  testing::internal::CaptureStderr();
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_PREFILL), Load(0));
+  for (int i = 0; i < 3; ++i) pool.OnProbe(Id(1), shm, Load(0));
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string line =
+      "worker host:1 refused: kv_transports shm@h has nothing in common with "
+      "tcp of host:0";
+  EXPECT_NE(log.find(line), std::string::npos) << log;
+  EXPECT_EQ(log.find(line), log.rfind(line)) << log;
+  const absl::Status status = pool.Served().status();
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_EQ(status.message(), "no worker can serve; refused for kv_transports");
+
+  shm.add_kv_transports("tcp");
+  pool.OnProbe(Id(1), shm, Load(0));
+  EXPECT_TRUE(pool.Served().ok()) << "one in common is enough";
+  v1::GetWorkerInfoResponse other = Info(WORKER_ROLE_PREFILL);
+  other.set_kv_transports(0, "shm@h");
+  pool.OnProbe(Id(2), other, Load(0));
+  EXPECT_EQ(pool.state(Id(2)), kReady) << "it fits the one it may meet";
 }
 
 TEST(WorkerPoolTest, TakesANewFingerprintWhenNobodyServesTheOldOne) {
@@ -229,6 +258,23 @@ TEST(WorkerPoolTest, TakesASuspectOnlyAsTheLastChoice) {
   EXPECT_EQ(pool.state(Id(1)), kUnhealthy) << "known to be worse";
   pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
   EXPECT_EQ(pool.state(Id(0)), kReady);
+}
+
+TEST(WorkerPoolTest, TakesNoWorseWorkersThanItMay) {
+  WorkerPool pool = MakePool({WORKER_ROLE_PREFILL, WORKER_ROLE_DECODE});
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_PREFILL), Load(0));
+  pool.OnProbe(Id(1), Info(WORKER_ROLE_DECODE), Load(0));
+  const std::array failed = {Id(1)};
+  EXPECT_TRUE(pool.FindRoute({}, RouteRank::kUntried).ok());
+  const absl::Status tried =
+      pool.FindRoute(failed, RouteRank::kUntried).status();
+  EXPECT_TRUE(absl::IsUnavailable(tried));
+  EXPECT_TRUE(RetryDelay(tried).has_value());
+  EXPECT_TRUE(pool.FindRoute(failed, RouteRank::kReady).ok());
+  pool.OnSuspect(Id(0));
+  EXPECT_FALSE(pool.FindRoute({}, RouteRank::kReady).ok());
+  EXPECT_TRUE(pool.FindRoute({}, RouteRank::kSuspect).ok());
+  EXPECT_EQ(pool.num_in_flight(), 6) << "a refusal counts nobody";
 }
 
 TEST(WorkerPoolTest, PrefersAGoodUnifiedWorkerToASuspectPair) {

@@ -102,6 +102,7 @@ TEST_F(WorkerProberTest, StopsInTheMiddleOfAProbe) {
   prober_.reset();
   EXPECT_EQ(pool_.state(WorkerId(0)), WorkerState::kUnhealthy);
   go_on.Notify();
+  worker_.Die();  // Its call uses both notifications.
 }
 
 }  // namespace

@@ -59,6 +59,14 @@ constexpr std::string_view WorkerStateName(WorkerState state) {
   return "";
 }
 
+// How good a choice of workers is; the better comes first.
+enum class RouteRank : uint8_t {
+  kUntried,  // All are ready, and the request has not failed on them.
+  kReady,    // All are ready.
+  kSuspect,  // Some are suspects.
+  kNone,     // There are none.
+};
+
 // The workers of one attempt.
 struct Route {
   std::optional<WorkerId> prefill;  // Absent: `decode` computes the prompt too.

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "base/field_error.h"
+#include "base/json_text.h"
 #include "base/status_macros.h"
 #include "server/text/content_hash.h"
 #include "server/text/json_file.h"
@@ -58,7 +59,7 @@ absl::StatusOr<std::vector<std::string>> PrintParameters(
                                    std::to_string(kMaxToolParametersBytes) +
                                    " bytes");
     }
-    const auto json = ParseOrderedJson("JSON", tools[i].parameters);
+    const auto json = ParseOrderedJson(tools[i].parameters, "JSON");
     if (!json.ok()) {
       return FieldError(field, std::string(json.status().message()));
     }

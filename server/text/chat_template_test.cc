@@ -83,6 +83,11 @@ TEST_F(ChatTemplateTest, RendersTheGoldenChatsExactly) {
   }
 }
 
+int64_t CountSpecial(const std::vector<uint32_t>& ids) {
+  return std::count_if(ids.begin(), ids.end(),
+                       [](uint32_t id) { return id < 16; });
+}
+
 TEST_F(ChatTemplateTest, SpecialTokensInMessagesStayText) {
   for (uint32_t id = 0; id < 16; ++id) {
     const std::string content(tokenizer_->TokenBytes(id));
@@ -93,11 +98,7 @@ TEST_F(ChatTemplateTest, SpecialTokensInMessagesStayText) {
       const std::vector<ChatMessage> harmless = {
           {.role = role, .content = "x"}};
       const auto expected = chat_.Encode(harmless, {}).value();
-      const auto count_special = [](const std::vector<uint32_t>& list) {
-        return std::count_if(list.begin(), list.end(),
-                             [](uint32_t one) { return one < 16; });
-      };
-      EXPECT_EQ(count_special(ids), count_special(expected)) << content;
+      EXPECT_EQ(CountSpecial(ids), CountSpecial(expected)) << content;
     }
   }
 }

@@ -1,104 +1,11 @@
 #include "server/text/json_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <memory>
 #include <utility>
 
+#include "base/json_text.h"
 #include "base/status_macros.h"
 
 namespace baton {
-namespace {
-
-// The depth of nesting in `text`, whether or not it is good JSON.
-int Depth(std::string_view text) {
-  int depth = 0;
-  int deepest = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return deepest;
-}
-
-absl::Status TextError(std::string_view name, std::string_view problem) {
-  std::string message(name);
-  message.append(": ").append(problem);
-  return absl::InvalidArgumentError(message);
-}
-
-template <typename J>
-absl::StatusOr<J> Parse(std::string_view name, std::string_view text) {
-  if (Depth(text) > kMaxJsonDepth) {
-    return TextError(name, "nested deeper than " +
-                               std::to_string(kMaxJsonDepth) + " levels");
-  }
-  try {
-    return J::parse(text.begin(), text.end());
-  } catch (const typename J::exception& error) {
-    return TextError(name, error.what());
-  }
-}
-
-}  // namespace
-
-absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
-  // Without O_NONBLOCK a FIFO would wait here for its writer.
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
-    const int error = errno;
-    const std::string message = path + ": " + std::strerror(error);
-    if (error == ENOENT) return absl::NotFoundError(message);
-    return absl::FailedPreconditionError(message);
-  }
-  struct stat info = {};
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    close(fd);
-    return absl::FailedPreconditionError(path + ": not a regular file");
-  }
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(fdopen(fd, "rb"),
-                                                   std::fclose);
-  std::string contents;
-  char buffer[1 << 16];
-  size_t num_read = 0;
-  while ((num_read = std::fread(buffer, 1, sizeof(buffer), file.get())) > 0) {
-    contents.append(buffer, num_read);
-    if (contents.size() > kMaxTextFileBytes) {
-      return TextError(
-          path, "larger than " + std::to_string(kMaxTextFileBytes) + " bytes");
-    }
-  }
-  if (std::ferror(file.get()) != 0) {
-    return absl::FailedPreconditionError(path + ": cannot be read");
-  }
-  return contents;
-}
-
-absl::StatusOr<Json> ParseJson(std::string_view name, std::string_view text) {
-  return Parse<Json>(name, text);
-}
-
-absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view name,
-                                                        std::string_view text) {
-  return Parse<nlohmann::ordered_json>(name, text);
-}
-
 absl::Status JsonFieldError(std::string_view file, std::string_view field,
                             std::string_view problem) {
   std::string message(file);
@@ -197,8 +104,9 @@ JsonFile::JsonFile(std::string path, Json json)
     : path_(std::move(path)), json_(std::move(json)) {}
 
 absl::StatusOr<JsonFile> JsonFile::Read(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
-  ASSIGN_OR_RETURN(Json json, ParseJson(path, text));
+  ASSIGN_OR_RETURN(const std::string text,
+                   ReadTextFile(path, kMaxTextFileBytes));
+  ASSIGN_OR_RETURN(Json json, ParseJson(text, path));
   RETURN_IF_ERROR(JsonObject::Create(path, "", json).status());
   return JsonFile(path, std::move(json));
 }

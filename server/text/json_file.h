@@ -1,5 +1,4 @@
-// The files of a model folder: read, parsed, and errors that name file and
-// field.
+// The JSON files of a model folder, with errors that name file and field.
 #ifndef BATON_SERVER_TEXT_JSON_FILE_H_
 #define BATON_SERVER_TEXT_JSON_FILE_H_
 
@@ -18,20 +17,6 @@ namespace baton {
 using Json = nlohmann::json;
 
 inline constexpr size_t kMaxTextFileBytes = 64 << 20;
-inline constexpr int kMaxJsonDepth = 64;
-
-// The contents of `path`. NOT_FOUND where there is no such file; other errors
-// name it too. At most kMaxTextFileBytes.
-absl::StatusOr<std::string> ReadTextFile(const std::string& path);
-
-// No exception leaves this; nesting is at most kMaxJsonDepth. `name` is what
-// errors call the text.
-absl::StatusOr<Json> ParseJson(std::string_view name, std::string_view text);
-
-// The same, keeping the order of keys. Quadratic in the keys of an object: for
-// short texts only.
-absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view name,
-                                                        std::string_view text);
 
 // INVALID_ARGUMENT "<file>: <field>: <problem>".
 absl::Status JsonFieldError(std::string_view file, std::string_view field,

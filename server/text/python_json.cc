@@ -4,6 +4,8 @@
 #include <cmath>
 #include <string_view>
 
+#include "absl/strings/match.h"
+
 namespace baton {
 namespace {
 
@@ -18,7 +20,7 @@ std::string PythonFloat(double value) {
       buffer, buffer + sizeof(buffer), value,
       is_plain ? std::chars_format::fixed : std::chars_format::scientific);
   std::string text(buffer, end.ptr);
-  if (is_plain && text.find('.') == std::string::npos) text.append(".0");
+  if (is_plain && !absl::StrContains(text, '.')) text.append(".0");
   return text;
 }
 

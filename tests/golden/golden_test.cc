@@ -105,8 +105,8 @@ TEST(GoldenTest, TinyDeepSeekV3Fp8) {
   CompareAll("tiny-deepseek-v3-fp8", cases, folder);
 }
 
-// The narrower vectors on short cases; tests/golden/invariance_test compares
-// them bit for bit.
+// The narrower vectors on short cases; tests/golden/row_invariance_test
+// compares them bit for bit.
 TEST(GoldenTest, EveryVectorWidth) {
   const GoldenCase golden =
       ReadCase("models/random-deepseek-v3-yarn/golden", "len_65");

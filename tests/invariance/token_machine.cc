@@ -268,8 +268,9 @@ MachineResult RunRequests(const std::string& model_folder,
                           const MachineConfig& config,
                           const std::vector<GenerationRequest>& requests) {
   Rank first(model_folder, config);
-  if (config.split == PoolSplit::kUnified)
+  if (config.split == PoolSplit::kUnified) {
     return RunUnified(first, config, requests);
+  }
   Rank second(model_folder, config);
   return RunSplit({&first, &second}, config, requests);
 }

@@ -6,6 +6,7 @@
 
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "engine/cache_spec.h"
 
 namespace baton {
 namespace {
@@ -64,8 +65,7 @@ int ModelDriver::NewSequence() {
 void ModelDriver::Place(const Piece& piece, int first_slot, Batch* batch) {
   Sequence& sequence = sequences_[piece.sequence];
   const size_t num_rows = piece.token_ids.size();
-  const size_t blocks = (first_slot + num_rows + CacheSpec::kBlockTokens - 1) /
-                        CacheSpec::kBlockTokens;
+  const uint32_t blocks = CacheSpec::BlocksFor(first_slot + num_rows);
   while (sequence.block_table.size() < blocks) {
     CHECK(!free_blocks_.empty()) << "the test needs more blocks";
     sequence.block_table.push_back(free_blocks_.back());

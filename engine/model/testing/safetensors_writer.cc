@@ -37,6 +37,7 @@ TensorToWrite F32Tensor(std::string name, std::vector<int64_t> shape,
 TensorToWrite Bf16Tensor(std::string name, std::vector<int64_t> shape,
                          const std::vector<float>& values) {
   std::vector<uint16_t> rounded;
+  rounded.reserve(values.size());
   for (const float value : values) rounded.push_back(RoundToBf16(value));
   return {std::move(name), TensorDtype::kBf16, std::move(shape),
           BytesOf(rounded)};
@@ -80,7 +81,7 @@ std::string FreshTestFolder() {
   for (char& c : name) {
     if (c == '/') c = '_';
   }
-  const std::string folder = testing::TempDir() + "/" + name;
+  std::string folder = testing::TempDir() + "/" + name;
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   return folder;

@@ -212,11 +212,11 @@ void CompareEverySetting(const std::string& folder) {
   }
 }
 
-TEST(InvarianceTest, EverySettingOfV3) {
+TEST(RowInvarianceTest, EverySettingOfV3) {
   CompareEverySetting(WriteSmallModel(SmallV3Config()));
 }
 
-TEST(InvarianceTest, EverySettingOfV2WithOddSizes) {
+TEST(RowInvarianceTest, EverySettingOfV2WithOddSizes) {
   nlohmann::json config = SmallV2Config();
   config.merge_patch(nlohmann::json::parse(
       R"({"hidden_size": 100, "q_lora_rank": null, "kv_lora_rank": 37,
@@ -226,7 +226,7 @@ TEST(InvarianceTest, EverySettingOfV2WithOddSizes) {
   CompareEverySetting(WriteSmallModel(config));
 }
 
-TEST(InvarianceTest, TheCacheDtypeChangesBits) {
+TEST(RowInvarianceTest, TheCacheDtypeChangesBits) {
   const std::string folder = WriteSmallModel(SmallV3Config());
   std::mt19937 random(1);
   const std::vector<uint32_t> tokens = RandomTokens(&random, 20, 160);
@@ -294,7 +294,7 @@ void CompareBatchMixes(const DriverOptions& options, int rounds) {
   }
 }
 
-TEST(InvarianceTest, AnyBatchMix) {
+TEST(RowInvarianceTest, AnyBatchMix) {
   const std::string folder = WriteSmallModel(SmallV3Config());
   for (const CacheDtype cache : {CacheDtype::kF32, CacheDtype::kBf16}) {
     CompareBatchMixes({.load = {.folder = folder, .cache_dtype = cache},
@@ -304,7 +304,7 @@ TEST(InvarianceTest, AnyBatchMix) {
   }
 }
 
-TEST(InvarianceTest, AnyBatchMixOfTheTrainedModel) {
+TEST(RowInvarianceTest, AnyBatchMixOfTheTrainedModel) {
   CompareBatchMixes({.load = {.folder = "models/tiny-deepseek-v3",
                               .cache_dtype = CacheDtype::kBf16},
                      .isa = SupportedVectorIsas().back()},

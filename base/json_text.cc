@@ -1,4 +1,4 @@
-#include "engine/model/json_text.h"
+#include "base/json_text.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,11 +13,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace baton {
 namespace {
-
-constexpr int kMaxNesting = 32;
 
 // What can be seen without parsing: characters outside strings.
 struct TextOutline {
@@ -29,7 +28,7 @@ TextOutline Outline(std::string_view text) {
   TextOutline outline;
   int depth = 0;
   bool in_string = false;
-  for (size_t i = 0; i < text.size() && outline.depth <= kMaxNesting; ++i) {
+  for (size_t i = 0; i < text.size() && outline.depth <= kMaxJsonDepth; ++i) {
     const char c = text[i];
     if (in_string) {
       if (c == '\\') ++i;
@@ -91,6 +90,21 @@ std::string FindRepeatedKey(std::string_view text) {
   return finder.repeated();
 }
 
+template <typename J>
+absl::StatusOr<J> Parse(std::string_view text, std::string_view name,
+                        const TextOutline& outline) {
+  if (outline.depth > kMaxJsonDepth) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::string(name), ": nests deeper than ", kMaxJsonDepth, " levels"));
+  }
+  try {
+    return J::parse(text.begin(), text.end());
+  } catch (const typename J::exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(name), ": ", error.what()));
+  }
+}
+
 // Closes on every way out.
 struct FileDescriptor {
   explicit FileDescriptor(int fd) : value(fd) {}
@@ -103,26 +117,29 @@ struct FileDescriptor {
   const int value;
 };
 
+absl::Status FileError(const std::string& path, int error) {
+  const std::string message = absl::StrCat(path, ": ", std::strerror(error));
+  return error == ENOENT ? absl::NotFoundError(message)
+                         : absl::FailedPreconditionError(message);
+}
+
 }  // namespace
 
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text,
-                                         const std::string& source) {
+                                         std::string_view name) {
   const TextOutline outline = Outline(text);
-  if (outline.depth > kMaxNesting) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        source, ": JSON nests deeper than ", kMaxNesting, " levels"));
-  }
-  nlohmann::json value =
-      nlohmann::json::parse(text.begin(), text.end(), /*cb=*/nullptr,
-                            /*allow_exceptions=*/false);
-  if (value.is_discarded()) {
-    return absl::InvalidArgumentError(absl::StrCat(source, ": not JSON"));
-  }
+  ASSIGN_OR_RETURN(nlohmann::json value,
+                   Parse<nlohmann::json>(text, name, outline));
   if (CountPairs(value) != outline.num_pairs) {
     return absl::InvalidArgumentError(absl::StrCat(
-        source, ": key '", FindRepeatedKey(text), "' is repeated"));
+        std::string(name), ": key '", FindRepeatedKey(text), "' is repeated"));
   }
   return value;
+}
+
+absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view text,
+                                                        std::string_view name) {
+  return Parse<nlohmann::ordered_json>(text, name, Outline(text));
 }
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path,
@@ -130,12 +147,11 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path,
   // Without O_NONBLOCK, opening a named pipe would wait for a writer.
   const FileDescriptor file(
       open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.value < 0) return FileError(path, errno);
   struct stat status = {};
-  if (file.value < 0 || fstat(file.value, &status) != 0) {
-    return absl::NotFoundError(absl::StrCat(path, ": ", strerror(errno)));
-  }
-  if (!S_ISREG(status.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": not a file"));
+  if (fstat(file.value, &status) != 0 || !S_ISREG(status.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": not a regular file"));
   }
   if (static_cast<uint64_t>(status.st_size) > max_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.st_size,
@@ -147,9 +163,7 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path,
   while (size < text.size()) {
     const ssize_t n = read(file.value, text.data() + size, text.size() - size);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      return absl::UnavailableError(absl::StrCat(path, ": ", strerror(errno)));
-    }
+    if (n < 0) return FileError(path, errno);
     if (n == 0) break;  // Shrunk meanwhile.
     size += n;
   }

@@ -1,0 +1,213 @@
+// What a Generation does when workers fail, are missing, or the client goes.
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+#include "server/edge/grpc_status.h"
+#include "server/router/generation_for_test.h"
+
+namespace baton {
+namespace {
+
+using enum GenerationPhase;
+
+TEST_F(GenerationTest, TriesAgainOnOtherWorkersUntilItGivesUp) {
+  Make(Plan(), /*max_retries=*/1);
+  Dispatch();
+  Handle();
+  EXPECT_EQ(PrefillEnds(absl::UnavailableError("gone")),
+            (GenerationActions{.end_decode = true,
+                               .suspect = kPrefillWorker,
+                               .find_route = true,
+                               .retry_reason = "unavailable"}));
+  EXPECT_EQ(generation_->avoid(), std::vector<WorkerId>{kPrefillWorker});
+  EXPECT_EQ(generation_->attempt(), 1u);
+  TakeRoute();
+  EXPECT_EQ(generation_->MakeRequest().attempt(), 1u);
+  EXPECT_EQ(generation_->MakeRequest().id().counter(), 102u);
+  EXPECT_EQ(Handle("kv 2"), GenerationActions{.start_decode = true});
+  EXPECT_EQ(DecodeEnds(absl::UnavailableError("gone")),
+            (GenerationActions{.end_prefill = true,
+                               .end_decode = true,
+                               .suspect = kDecodeWorker,
+                               .finish = true}));
+  EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
+  EXPECT_EQ(ErrorReason(generation_->status()), "WORKER_LOST");
+}
+
+TEST_F(GenerationTest, AvoidsBothEndsOfALostTransfer) {
+  Make(Plan());
+  Dispatch();
+  Handle();
+  EXPECT_EQ(DecodeEnds(absl::AbortedError("lost")),
+            (GenerationActions{.end_prefill = true,
+                               .end_decode = true,
+                               .find_route = true,
+                               .retry_reason = "kv_lost"}));
+  EXPECT_EQ(generation_->avoid(),
+            (std::vector<WorkerId>{kPrefillWorker, kDecodeWorker}));
+}
+
+TEST_F(GenerationTest, BlamesNeitherEndForATransferThatThePrefillLost) {
+  Make(Plan());
+  Dispatch();
+  Handle();
+  EXPECT_EQ(
+      PrefillEnds(absl::AbortedError("the importer is gone")),
+      (GenerationActions{
+          .end_decode = true, .find_route = true, .retry_reason = "kv_lost"}));
+  EXPECT_EQ(generation_->avoid(),
+            (std::vector<WorkerId>{kPrefillWorker, kDecodeWorker}));
+}
+
+TEST_F(GenerationTest, TakesASuspectOnlyForItsFirstAttempt) {
+  Make(Plan());
+  EXPECT_EQ(generation_->worst_route(), RouteRank::kSuspect);
+  Dispatch();
+  PrefillEnds(absl::UnavailableError("gone"));
+  EXPECT_EQ(generation_->worst_route(), RouteRank::kUntried);
+}
+
+TEST_F(GenerationTest, PausesBeforeItTriesTheSameWorkersAgain) {
+  Make(Plan());
+  Dispatch();
+  PrefillEnds(absl::UnavailableError("gone"));
+  const absl::Status nobody = absl::UnavailableError("nobody");
+  const absl::Duration first = generation_->OnRefused(nobody, now_).pause;
+  EXPECT_GT(first, absl::ZeroDuration());
+  EXPECT_EQ(generation_->phase(), kQueued);
+  now_ += first;
+  EXPECT_EQ(generation_->OnPauseEnded(), GenerationActions{.find_route = true});
+  EXPECT_EQ(generation_->worst_route(), RouteRank::kReady);
+  TakeRoute();
+  EXPECT_EQ(generation_->OnPauseEnded(), kNothing) << "it has a route";
+
+  PrefillEnds(absl::UnavailableError("gone"));
+  EXPECT_EQ(generation_->worst_route(), RouteRank::kUntried);
+  EXPECT_EQ(generation_->OnRefused(nobody, now_),
+            GenerationActions{.pause = 2 * first});
+}
+
+TEST_F(GenerationTest, GivesUpWhenNoWorkerIsReadyInTime) {
+  Make(Plan());
+  Dispatch();
+  PrefillEnds(absl::UnavailableError("gone"));
+  const absl::Time end = now_ + absl::Seconds(5);
+  const absl::Status nobody = absl::UnavailableError("nobody");
+  absl::Duration last;
+  for (int looks = 1; now_ < end; ++looks) {
+    const absl::Duration pause = generation_->OnRefused(nobody, now_).pause;
+    ASSERT_GT(pause, absl::ZeroDuration());
+    EXPECT_TRUE(pause >= last || now_ + pause == end) << pause;
+    ASSERT_LT(looks, 50);
+    last = pause;
+    now_ += pause;
+    EXPECT_EQ(generation_->OnPauseEnded(),
+              GenerationActions{.find_route = true});
+  }
+  EXPECT_EQ(now_, end);
+  EXPECT_EQ(generation_->OnRefused(nobody, now_), kFinish);
+  EXPECT_EQ(generation_->status(), nobody);
+}
+
+TEST_F(GenerationTest, EndsWhileItPausesWhenTheClientIsGone) {
+  Make(Plan());
+  Dispatch();
+  PrefillEnds(absl::UnavailableError("gone"));
+  generation_->OnRefused(absl::UnavailableError("nobody"), now_);
+  EXPECT_EQ(generation_->OnEarlyEnd(absl::DeadlineExceededError(""), now_),
+            kFinish);
+  EXPECT_EQ(generation_->OnPauseEnded(), kNothing);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(generation_->status()));
+}
+
+TEST_F(GenerationTest, IgnoresEveryEventOfAnOlderAttempt) {
+  Make(Plan());
+  Dispatch();
+  Handle();
+  PrefillEnds(absl::UnavailableError("gone"));
+  TakeRoute();
+  v1::PrefillResponse handle;
+  handle.set_kv_handle("stale");
+  EXPECT_EQ(generation_->OnPrefillMessage(0, &handle, now_), kNothing);
+  v1::DecodeResponse tokens;
+  FillChunk(0, {Letter(3)}, tokens.mutable_chunk());
+  EXPECT_EQ(generation_->OnDecodeMessage(0, tokens, now_), kNothing);
+  EXPECT_EQ(generation_->OnDecodeEnd(0, absl::InternalError("x"), now_),
+            kNothing);
+  EXPECT_EQ(generation_->OnPrefillEnd(0, absl::OkStatus(), now_), kNothing);
+  EXPECT_EQ(generation_->OnGraceEnded(0, now_), kNothing);
+  EXPECT_EQ(generation_->phase(), kPrefilling);
+}
+
+TEST_F(GenerationTest, DoesNotTryAgainOnceATokenWasShown) {
+  Make(Plan());
+  Dispatch();
+  Handle();
+  FirstToken();
+  const GenerationActions actions = DecodeEnds(absl::UnavailableError("gone"));
+  EXPECT_TRUE(actions.finish);
+  EXPECT_FALSE(actions.find_route);
+  EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
+}
+
+TEST_F(GenerationTest, IgnoresThePrefillsFailureOnceDecodeHasSpoken) {
+  Make(Plan());
+  Dispatch();
+  Handle();
+  Tokens(0, {Letter(0)});
+  EXPECT_EQ(PrefillEnds(absl::UnavailableError("gone")), kNothing);
+  EXPECT_EQ(generation_->phase(), kDecoding);
+}
+
+TEST_F(GenerationTest, PassesOtherErrorsOnAtOnce) {
+  Make(Plan());
+  Dispatch();
+  EXPECT_EQ(PrefillEnds(absl::ResourceExhaustedError("full")), kFinish);
+  EXPECT_TRUE(absl::IsResourceExhausted(generation_->status()));
+}
+
+TEST_F(GenerationTest, EndsInEveryPhaseWhenTheClientIsGone) {
+  const absl::Status gone = absl::CancelledError("gone");
+  Make(Plan());
+  EXPECT_EQ(generation_->OnEarlyEnd(gone, now_), kFinish);
+  EXPECT_EQ(generation_->OnArrived(), kNothing);
+  EXPECT_EQ(generation_->OnAdmitted(now_), kNothing);
+  EXPECT_EQ(generation_->OnRoute({}, 1), kNothing) << "it came too late";
+  EXPECT_EQ(generation_->OnEarlyEnd(gone, now_), kNothing);
+
+  Make(Plan());
+  Dispatch();
+  EXPECT_EQ(generation_->OnEarlyEnd(gone, now_),
+            (GenerationActions{.end_prefill = true, .finish = true}));
+
+  Make(Plan());
+  Dispatch();
+  Handle();
+  EXPECT_EQ(generation_->OnEarlyEnd(gone, now_),
+            (GenerationActions{
+                .end_prefill = true, .end_decode = true, .finish = true}));
+
+  Make(Plan());
+  Dispatch();
+  Handle();
+  Tokens(0, {Letter(0), Letter(1), Letter(2), Letter(3)});
+  Finished(4);
+  EXPECT_EQ(generation_->phase(), kReleasing);
+  EXPECT_EQ(generation_->OnEarlyEnd(gone, now_),
+            (GenerationActions{.end_prefill = true, .finish = true}));
+  EXPECT_EQ(PrefillEnds(), kNothing);
+}
+
+TEST_F(GenerationTest, EndsWhenNobodyCanServe) {
+  Make(Plan());
+  generation_->OnArrived();
+  generation_->OnAdmitted(now_);
+  EXPECT_EQ(generation_->OnRefused(absl::UnavailableError("nobody"), now_),
+            kFinish);
+  EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
+}
+
+}  // namespace
+}  // namespace baton

@@ -214,12 +214,12 @@ void WriteLogits(const std::string& path, DeepSeekV3Runner* model,
                                    .num_rows = static_cast<int32_t>(rows),
                                    .block_table = block_table.data()};
     const auto last_row = static_cast<int32_t>(rows - 1);
-    model->Forward({.token_ids = {prompt.data() + start, rows},
-                    .positions = positions,
-                    .sequences = {&sequence, 1},
-                    .logits_rows = {&last_row, 1}},
-                   {.logits = Dense(logits.data(), 1,
-                                    static_cast<int>(logits.size()))});
+    model->Forward(
+        {.token_ids = {prompt.data() + start, rows},
+         .positions = positions,
+         .sequences = {&sequence, 1},
+         .logits_rows = {&last_row, 1}},
+        {.logits = Dense(logits.data(), 1, static_cast<int>(logits.size()))});
   }
   std::ofstream(path, std::ios::binary)
       .write(reinterpret_cast<const char*>(logits.data()),
@@ -279,10 +279,9 @@ absl::Status RunBenchmark(const Options& options) {
   const MonotonicClock clock;
   CpuDeviceStream stream;
   Steps steps;
-  CpuStepExecutor executor(engine_options, {.model = model.get(),
-                                            .stream = &stream,
-                                            .clock = &clock,
-                                            .cpu = cpu});
+  CpuStepExecutor executor(
+      engine_options,
+      {.model = model.get(), .stream = &stream, .clock = &clock, .cpu = cpu});
   LLMEngine engine(engine_options, {.executor = &executor,
                                     .pool = pool.get(),
                                     .clock = &clock,

@@ -29,24 +29,24 @@ void CpuStepExecutor::LaunchForward(const StepInput* input,
                                     StepOutput* output) {
   Launch& launch = launches_[num_launches_ % launches_.size()];
   launch = {this, input, output};
-  device_.stream->Enqueue(
-      {[](void* argument) {
-         const Launch& mine = *static_cast<Launch*>(argument);
-         mine.executor->Forward(*mine.input, mine.output);
-       },
-       &launch});
+  device_.stream->Enqueue({[](void* argument) {
+                             const Launch& mine =
+                                 *static_cast<Launch*>(argument);
+                             mine.executor->Forward(*mine.input, mine.output);
+                           },
+                           &launch});
 }
 
 DeviceEvent CpuStepExecutor::LaunchSample(const StepInput* input,
                                           StepOutput* output) {
   Launch& launch = launches_[num_launches_++ % launches_.size()];
   CHECK(launch.input == input && launch.output == output);
-  device_.stream->Enqueue(
-      {[](void* argument) {
-         const Launch& mine = *static_cast<Launch*>(argument);
-         mine.executor->Sample(*mine.input, mine.output);
-       },
-       &launch});
+  device_.stream->Enqueue({[](void* argument) {
+                             const Launch& mine =
+                                 *static_cast<Launch*>(argument);
+                             mine.executor->Sample(*mine.input, mine.output);
+                           },
+                           &launch});
   const DeviceEvent done = device_.stream->RecordEvent();
   if (after_step_.run != nullptr) device_.stream->Enqueue(after_step_);
   newest_event_ = device_.stream->RecordEvent();
@@ -61,9 +61,9 @@ void CpuStepExecutor::Forward(const StepInput& input, StepOutput* output) {
   if (batch_.num_rows() == 0) return;
   device_.model->Forward(
       batch_.view(),
-      {.logits = Dense(logits_.data(),
-                       static_cast<int>(batch_.num_logits_rows()),
-                       static_cast<int>(info().vocab_size)),
+      {.logits =
+           Dense(logits_.data(), static_cast<int>(batch_.num_logits_rows()),
+                 static_cast<int>(info().vocab_size)),
        .hidden = drafter_.has_value() ? Hidden() : MatrixView<float>()});
 }
 

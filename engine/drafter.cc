@@ -98,10 +98,9 @@ void Drafter::DrawDrafts(const Step& step) {
   const MatrixView<float> logits =
       Dense(logits_.data(), static_cast<int>(batch_.num_logits_rows()),
             static_cast<int>(model_->info().vocab_size));
-  model_->Draft(batch_.view(),
-                Dense<const float>(hidden_.data(), rows, hidden_size_),
-                {.logits = logits,
-                 .hidden = Dense(output_.data(), rows, hidden_size_)});
+  model_->Draft(
+      batch_.view(), Dense<const float>(hidden_.data(), rows, hidden_size_),
+      {.logits = logits, .hidden = Dense(output_.data(), rows, hidden_size_)});
   drawer_->DrawDrafts(*step.input, drafting_, logits, step.slots, step.output);
 }
 

@@ -28,8 +28,8 @@ class Drafter {
   // hidden: [forward's rows, hidden_size].
   void MakeDrafts(const StepInput& input,
                   std::span<const CorrectedRows> corrected,
-                  MatrixView<const float> hidden,
-                  std::span<SequenceSlot> slots, StepOutput* output);
+                  MatrixView<const float> hidden, std::span<SequenceSlot> slots,
+                  StepOutput* output);
 
  private:
   // One step's, borrowed.

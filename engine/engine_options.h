@@ -59,7 +59,7 @@ struct StepStats {
   // By place in the chain.
   std::array<uint32_t, kMaxDraftTokens> drafts_verified = {};
   std::array<uint32_t, kMaxDraftTokens> drafts_accepted = {};
-  uint32_t tokens = 0;  // Drawn and accepted.
+  uint32_t tokens = 0;           // Drawn and accepted.
   absl::Duration schedule_time;  // Of the engine's turn that launched the step.
   absl::Duration commit_time;    // Of this step's results.
   absl::Duration device_time;    // From the forward's start to sampling's end.

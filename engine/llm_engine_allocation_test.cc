@@ -58,9 +58,8 @@ TEST(LLMEngineAllocationTest, DecodingDoesNotAllocate) {
   MonotonicClock clock;
   CpuStepExecutor executor(
       options, {.model = &model, .stream = &stream, .clock = &clock});
-  LLMEngine engine(options, {.executor = &executor,
-                             .pool = pool.get(),
-                             .clock = &clock});
+  LLMEngine engine(
+      options, {.executor = &executor, .pool = pool.get(), .clock = &clock});
   CountingSink sinks[8];
   for (uint64_t i = 0; i < std::size(sinks); ++i) {
     CHECK_OK(engine.Submit(MakeRequest(i, 100, 100), &sinks[i]));

@@ -97,11 +97,10 @@ class ThreadedRank {
                }) {
     model_.BindKvPool(&pool_);
     engine_ = std::make_unique<LLMEngine>(
-        kOptions,
-        EngineEnvironment{.executor = &executor_,
-                          .pool = &pool_,
-                          .transfer = &agent_,
-                          .clock = &clock_});
+        kOptions, EngineEnvironment{.executor = &executor_,
+                                    .pool = &pool_,
+                                    .transfer = &agent_,
+                                    .clock = &clock_});
     threads_.emplace_back([this] { RunEngine(); });
     threads_.emplace_back([this] {
       while (!over_) {

@@ -98,10 +98,8 @@ void LLMEngine::OnImportEnded(const KvImportEnded& event) {
 absl::StatusOr<SampledToken> LLMEngine::TakeTail(
     const KvImportEnded& event, SequenceMetadata* sequence) const {
   RETURN_IF_ERROR(event.status);
-  ASSIGN_OR_RETURN(
-      KvTail tail,
-      DecodeKvTail(event.tail, model_.vocab_size,
-                   model_.drafter_hidden_size()));
+  ASSIGN_OR_RETURN(KvTail tail, DecodeKvTail(event.tail, model_.vocab_size,
+                                             model_.drafter_hidden_size()));
   for (const KvTailEntry& entry : tail.entries) {
     if (entry.sample_index != sequence->request.sample_index) continue;
     sequence->imported_hidden = std::move(tail.hidden);

@@ -104,10 +104,9 @@ bool Scheduler::TryAdmit(SequenceMetadata* sequence) {
       running_.begin(), running_.end(),
       [](const SequenceMetadata* running) { return !running->exports(); });
   // The drafter has a row of the first token drawn, too.
-  const uint32_t rows =
-      std::min(sequence->num_tokens() +
-                   (drafts() && !sequence->imports() ? 1 : 0),
-               std::max(sequence->end_position(), sequence->num_tokens()));
+  const uint32_t rows = std::min(
+      sequence->num_tokens() + (drafts() && !sequence->imports() ? 1 : 0),
+      std::max(sequence->end_position(), sequence->num_tokens()));
   if (CacheSpec::BlocksFor(rows) + growing > kv_->num_free()) return false;
   kv_->Prepare(&sequence->kv, sequence->max_total_tokens);
   sequence->tokens.reserve(sequence->max_total_tokens);

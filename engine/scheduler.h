@@ -21,8 +21,9 @@ namespace baton {
 //   that they may draw and every draft that they may make.
 // - Decoding sequences take blocks as they grow. When none is free, they go
 //   without drafts, then wait for their steps in flight; then the youngest
-//   sequence goes back to the queue, its KV forgotten, so the oldest always goes
-//   on. Exports and imports are never preempted: their transfer ends by itself.
+//   sequence goes back to the queue, its KV forgotten, so the oldest always
+//   goes on. Exports and imports are never preempted: their transfer ends by
+//   itself.
 // - A step is of one type. While both kinds of work wait,
 //   decode_steps_per_prefill decode steps follow each prefill step.
 class Scheduler {

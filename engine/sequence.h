@@ -93,8 +93,9 @@ struct SequenceMetadata {
   // generation is ignored.
   uint32_t generation = 0;
   KvBlockRange kv;
-  bool imported = false;    // The handle's KV has come; never asked for again.
-  // [hidden_size], with `imported` and a drafter: of the prompt's last position.
+  bool imported = false;  // The handle's KV has come; never asked for again.
+  // [hidden_size], with `imported` and a drafter: of the prompt's last
+  // position.
   std::vector<float> imported_hidden;
   absl::Status end_status;  // In kEnding: what the sink will be told.
   RequestActivity ended_in = RequestActivity::kQueued;
@@ -119,9 +120,7 @@ struct SequenceMetadata {
   uint32_t max_launched_tokens() const {
     return num_tokens() + total_inflight_tokens;
   }
-  uint32_t min_launched_tokens() const {
-    return num_tokens() + inflight_draws;
-  }
+  uint32_t min_launched_tokens() const { return num_tokens() + inflight_draws; }
   // Positions from here on never have a row: the last token needs none.
   uint32_t end_position() const {
     return exports() ? num_tokens_at_submit : max_total_tokens - 1;

@@ -64,8 +64,7 @@ void StepBatch::Clear() {
 }
 
 void StepBatch::StartSequence(const uint32_t* block_table) {
-  sequences_.push_back(
-      {static_cast<int32_t>(num_rows()), 0, block_table});
+  sequences_.push_back({static_cast<int32_t>(num_rows()), 0, block_table});
 }
 
 void StepBatch::AddRow(uint32_t token_id, uint32_t position) {

@@ -54,11 +54,12 @@ struct SampleInput {
 };
 
 struct StepInput {
-  std::vector<uint32_t> token_ids;
-  std::vector<uint32_t> block_tables;  // All sequences', one after the other.
-  std::vector<StepRows> rows;
-  std::vector<SampleInput> samples;
-  std::vector<uint32_t> counted_ids;
+  std::vector<uint32_t> token_ids = {};
+  std::vector<uint32_t> block_tables =
+      {};  // All sequences', one after the other.
+  std::vector<StepRows> rows = {};
+  std::vector<SampleInput> samples = {};
+  std::vector<uint32_t> counted_ids = {};
 };
 
 // What one sequence drew.

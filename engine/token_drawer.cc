@@ -6,8 +6,7 @@
 namespace baton {
 
 TokenDrawer::TokenDrawer(const EngineOptions& options, const CpuContext& cpu)
-    : cpu_(cpu),
-      tokens_per_sample_(options.max_rows_per_sequence_decoding()) {
+    : cpu_(cpu), tokens_per_sample_(options.max_rows_per_sequence_decoding()) {
   const uint32_t draws = options.max_logits_rows();
   params_.reserve(draws);
   drawn_.reserve(draws);

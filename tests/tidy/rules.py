@@ -34,6 +34,8 @@ TESTED_THROUGH = {
     "comm/ucx_context.cc": "comm/ucx_transport_test.cc",
     "comm/ucx_messenger.cc": "comm/ucx_transport_test.cc",
     "comm/ucx_shared_memory.cc": "comm/ucx_transport_test.cc",
+    "engine/drafter.cc": "engine/cpu_step_executor_test.cc",
+    "engine/llm_engine_commit.cc": "engine/llm_engine_test.cc",
     "engine/llm_engine_transfer.cc": "engine/llm_engine_test.cc",
     "kernels/cpu/": "kernels/linear_test.cc",
     "kernels/rope_tables.cc": "kernels/elementwise_test.cc",

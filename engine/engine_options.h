@@ -55,6 +55,7 @@ struct StepStats {
   uint32_t preemptions = 0;
   // Rows computed in vain: of drafts refused, and of sequences that had ended.
   uint32_t wasted_rows = 0;
+  uint32_t draws = 0;  // Sequences that drew.
   uint32_t drafts_made = 0;
   // By place in the chain.
   std::array<uint32_t, kMaxDraftTokens> drafts_verified = {};

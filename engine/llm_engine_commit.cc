@@ -19,6 +19,7 @@ void CountDrafts(const WorkerStepState& step, StepStats* stats) {
       continue;
     }
     const SampleOutput& drawn = step.output.samples[step.input.rows[i].sample];
+    ++stats->draws;
     stats->drafts_made += drawn.num_drafts;
     if (rows.source == RowSource::kHost) {
       useful_rows += rows.num_rows;

@@ -15,6 +15,7 @@
 #include "server/edge/daemon.h"
 #include "server/edge/version.h"
 #include "server/text/text_hash.h"
+#include "server/step_metrics.h"
 #include "server/worker_metrics.h"
 #include "server/worker_options.h"
 #include "server/worker_process.h"
@@ -64,6 +65,7 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
   const std::string role = WorkerRoleName(options.role);
   Daemon daemon(options.daemon, role, flags);
   WorkerMetrics metrics(&daemon.registry(), role);
+  StepMetrics step_metrics(&daemon.registry(), role);
   // Set while the process below lives and is scraped.
   std::atomic<WorkerProcess*> scraped{nullptr};
   RETURN_IF_ERROR(daemon.StartMetrics([&] {
@@ -75,8 +77,8 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
   ASSIGN_OR_RETURN(const std::string text_hash, TextHash(options.model));
   ASSIGN_OR_RETURN(
       const std::unique_ptr<WorkerProcess> process,
-      WorkerProcess::Start(options, [&metrics](const StepStats& stats) {
-        metrics.OnStep(stats);
+      WorkerProcess::Start(options, [&step_metrics](const StepStats& stats) {
+        step_metrics.OnStep(stats);
       }));
   v1::GetWorkerInfoResponse info = MakeInfo(options, *process);
   info.set_text_hash(text_hash);

@@ -47,10 +47,6 @@ struct WorkerMetrics::Maker {
         .Register(*registry)
         .Add({}, LatencyBuckets());
   }
-  Counter& Steps(const char* type) const {
-    return Counters("baton_steps_total", "Steps of the engine by type.")
-        .Add({{"type", type}});
-  }
   Gauge& Blocks(const char* state) const {
     return Gauges("baton_kv_blocks", "Blocks of the KV pool by state.")
         .Add({{"state", state}});
@@ -119,10 +115,6 @@ WorkerMetrics::WorkerMetrics(const Maker& make)
           make.One("baton_kv_transfer_bytes_total", "Bytes of KV imported.")),
       kv_transfer_time_(make.Seconds("baton_kv_transfer_seconds",
                                      "From a KV import's start to its end.")),
-      prefill_steps_(make.Steps("prefill")),
-      decode_steps_(make.Steps("decode")),
-      preemptions_(make.One("baton_preemptions_total",
-                            "Sequences taken out, to be recomputed.")),
       running_requests_(
           make.Gauges("baton_running_requests", "Requests in the batch.")
               .Add({})),
@@ -137,15 +129,14 @@ WorkerMetrics::WorkerMetrics(const Maker& make)
       exported_blocks_(make.Blocks("exported")),
       importing_blocks_(make.Blocks("importing")),
       deferred_blocks_(make.Blocks("deferred")),
+      inflight_tokens_(
+          make.Gauges("baton_inflight_tokens",
+                      "Tokens that launched steps draw at most, not committed.")
+              .Add({})),
       importing_requests_(make.Transfers("import")),
       exporting_requests_(make.Transfers("export")),
       malformed_messages_(make.DroppedMessages("malformed")),
       ignored_messages_(make.DroppedMessages("ignored")) {}
-
-void WorkerMetrics::OnStep(const StepStats& stats) {
-  (stats.prefill ? prefill_steps_ : decode_steps_).Increment();
-  if (stats.preemptions > 0) preemptions_.Increment(stats.preemptions);
-}
 
 void WorkerMetrics::OnRequestEnd(const GenerationOutcome& outcome) {
   requests_.Add({{"outcome", OutcomeName(outcome.status.code())}}).Increment();
@@ -174,6 +165,7 @@ void WorkerMetrics::SetLoad(const EngineLoad& load) {
   exported_blocks_.Set(load.exported_blocks);
   importing_blocks_.Set(load.importing_blocks);
   deferred_blocks_.Set(load.deferred_blocks);
+  inflight_tokens_.Set(load.inflight_tokens);
   importing_requests_.Set(load.importing_requests);
   exporting_requests_.Set(load.exporting_requests);
   kv_utilization_.Set(1.0 - static_cast<double>(load.free_blocks) /

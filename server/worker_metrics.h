@@ -22,8 +22,6 @@ class WorkerMetrics {
  public:
   WorkerMetrics(prometheus::Registry* registry, const std::string& role);
 
-  // At each step, from the engine's thread.
-  void OnStep(const StepStats& stats);
   // At each request's end. A refused request has an outcome with its status
   // alone.
   void OnRequestEnd(const GenerationOutcome& outcome);
@@ -50,9 +48,6 @@ class WorkerMetrics {
   prometheus::Counter& cached_tokens_;
   prometheus::Counter& kv_transfer_bytes_;
   prometheus::Histogram& kv_transfer_time_;
-  prometheus::Counter& prefill_steps_;
-  prometheus::Counter& decode_steps_;
-  prometheus::Counter& preemptions_;
   prometheus::Gauge& running_requests_;
   prometheus::Gauge& waiting_requests_;
   prometheus::Gauge& kv_utilization_;
@@ -61,6 +56,7 @@ class WorkerMetrics {
   prometheus::Gauge& exported_blocks_;
   prometheus::Gauge& importing_blocks_;
   prometheus::Gauge& deferred_blocks_;
+  prometheus::Gauge& inflight_tokens_;
   prometheus::Gauge& importing_requests_;
   prometheus::Gauge& exporting_requests_;
   prometheus::Counter& malformed_messages_;

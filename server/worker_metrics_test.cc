@@ -69,22 +69,6 @@ TEST_F(WorkerMetricsTest, ARefusedRequestHasAnOutcomeAlone) {
                         " 0"));
 }
 
-TEST_F(WorkerMetricsTest, StepsAreCountedByType) {
-  StepStats step;
-  step.prefill = true;
-  metrics_.OnStep(step);
-  step.prefill = false;
-  metrics_.OnStep(step);
-  step.preemptions = 2;
-  metrics_.OnStep(step);
-  const std::string text = Text();
-  EXPECT_THAT(
-      text, HasSubstr("baton_steps_total{role=\"decode\",type=\"prefill\"} 1"));
-  EXPECT_THAT(
-      text, HasSubstr("baton_steps_total{role=\"decode\",type=\"decode\"} 2"));
-  EXPECT_THAT(text, HasSubstr("baton_preemptions_total{role=\"decode\"} 2"));
-}
-
 TEST_F(WorkerMetricsTest, TheBlocksStatesAddUpAndTheGatewaysGaugesAreOneEach) {
   metrics_.SetLoad({.running_requests = 3,
                     .waiting_requests = 2,

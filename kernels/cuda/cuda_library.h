@@ -1,0 +1,29 @@
+// Opens libbaton_cuda.so.
+#ifndef BATON_KERNELS_CUDA_CUDA_LIBRARY_H_
+#define BATON_KERNELS_CUDA_CUDA_LIBRARY_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/cuda_api.h"
+
+namespace baton {
+
+inline constexpr char kCudaLibraryName[] = "libbaton_cuda.so";
+
+// The table of the library at `path`, which stays open for good: it starts
+// threads of the driver. NOT_FOUND: no such file; FAILED_PRECONDITION: it does
+// not open, or is of another version.
+absl::StatusOr<const CudaApi*> OpenCudaLibrary(const std::string& path);
+
+// The same, where the library lies: beside the program, or in ../lib or
+// ../kernels/cuda of its folder.
+absl::StatusOr<const CudaApi*> OpenCudaLibraryBesideProgram();
+
+// Such as "cuda 13.0, 1 GPU (NVIDIA H200)"; UNAVAILABLE with the reason where
+// there is no GPU.
+absl::StatusOr<std::string> DescribeCudaDevices(const CudaApi& api);
+
+}  // namespace baton
+
+#endif  // BATON_KERNELS_CUDA_CUDA_LIBRARY_H_

@@ -50,8 +50,8 @@ struct Case {
 };
 
 void AddFlags(Flags& flags, Options* o) {
-  flags.Add(&o->library, {.name = "library",
-                          .help = "libbaton_cuda.so; beside the program."});
+  flags.Add(&o->library,
+            {.name = "library", .help = "Default: near the program."});
   flags.Add(&o->sequences,
             {.name = "sequences", .help = "Running at once, one by one."});
   flags.Add(&o->step_us, {.name = "step_us",
@@ -227,7 +227,7 @@ absl::Status RunCase(const Options& options, const Case& c, const CudaApi* api,
 absl::Status RunBenchmark(const Options& options) {
   ASSIGN_OR_RETURN(const std::vector<Case> cases, Cases(options));
   ASSIGN_OR_RETURN(const CudaApi* api, options.library.empty()
-                                           ? OpenCudaLibraryBesideProgram()
+                                           ? OpenCudaLibraryNearProgram()
                                            : OpenCudaLibrary(options.library));
   ASSIGN_OR_RETURN(const std::string device, DescribeCudaDevices(*api));
   std::printf("device %s\n\n", device.c_str());

@@ -13,7 +13,7 @@ namespace {
 class CudaStepExecutorGpuTest : public testing::TestWithParam<uint32_t> {
  protected:
   static void RunLoad(const CudaStandInRank::Options& options, bool preempts) {
-    const CudaApi* api = OpenCudaLibraryBesideProgram().value();
+    const CudaApi* api = OpenCudaLibraryNearProgram().value();
     ASSERT_TRUE(DescribeCudaDevices(*api).ok())
         << DescribeCudaDevices(*api).status();
     CudaStandInRank rank(options, api);
@@ -48,7 +48,7 @@ TEST_P(CudaStepExecutorGpuTest, PreemptionChangesNoToken) {
 }
 
 TEST_P(CudaStepExecutorGpuTest, ADeviceThatIsNotThereSaysSo) {
-  const CudaApi* api = OpenCudaLibraryBesideProgram().value();
+  const CudaApi* api = OpenCudaLibraryNearProgram().value();
   const auto executor = CudaStepExecutor::Create(
       {.engine = {.pipeline_depth = GetParam()}, .device = 99, .num_blocks = 8},
       api);

@@ -154,9 +154,23 @@ TEST_F(OneStepTest, AnEventWhosePlaceWasGivenOnHasFired) {
   }
 }
 
+using CudaStepExecutorDeathTest = OneStepTest;
+
+TEST_F(CudaStepExecutorDeathTest, AGpuThatFailsEndsTheProcess) {
+  Launch();
+  device_.Fail("an illegal address");
+  EXPECT_DEATH(
+      {
+        while (true) executor_->Poll();
+      },
+      "an illegal address");
+  device_.RunStep();
+  executor_->Poll();
+}
+
 TEST(CudaStepExecutorCreateTest, AFailureSaysWhichGpuAndWhy) {
   FakeCudaDevice device;
-  device.FailToCreate("out of memory");
+  device.Fail("out of memory");
   EXPECT_EQ(CudaStepExecutor::Create(kOptions, device.api()).status(),
             absl::UnavailableError("GPU 0: out of memory"));
 }

@@ -23,6 +23,9 @@ std::unique_ptr<CudaDeviceStream> CudaDeviceStream::Create(
 CudaDeviceStream::~CudaDeviceStream() {
   if (compute_ != nullptr) cudaStreamSynchronize(compute_);
   if (copy_ != nullptr) cudaStreamSynchronize(copy_);
+  for (cudaEvent_t event : copied_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
   for (cudaGraphExec_t graph : graphs_) cudaGraphExecDestroy(graph);
   for (void* memory : device_memory_) cudaFree(memory);
   for (void* memory : host_memory_) cudaFreeHost(memory);
@@ -32,24 +35,22 @@ CudaDeviceStream::~CudaDeviceStream() {
 
 bool CudaDeviceStream::CopyInput(uint64_t step, size_t bytes) {
   const size_t place = step % options_.ring_size;
-  if (!Ok(cudaSetDevice(static_cast<int>(options_.device)), "the device") ||
-      !Ok(cudaMemcpyAsync(steps_[place].input, memory_.inputs[place], bytes,
-                          cudaMemcpyHostToDevice, copy_),
-          "copying an input")) {
-    return false;
-  }
-  // Behind the copy, with a fence before it.
-  const int code = write_value_(
-      copy_, reinterpret_cast<unsigned long long>(copied_ + place), step, 0);
-  return Ok(code == 0 ? cudaSuccess : cudaErrorUnknown, "writing a number");
+  return Ok(cudaSetDevice(static_cast<int>(options_.device)), "the device") &&
+         Ok(cudaMemcpyAsync(steps_[place].input, memory_.inputs[place], bytes,
+                            cudaMemcpyHostToDevice, copy_),
+            "copying an input") &&
+         Ok(cudaEventRecord(copied_[place], copy_), "an input's event");
 }
 
 bool CudaDeviceStream::Launch(uint64_t step, uint32_t num_sequences) {
   const size_t bucket = (num_sequences - 1) / kBucketSequences;
   const size_t place = step % options_.ring_size;
-  return Ok(
-      cudaGraphLaunch(graphs_[bucket * options_.ring_size + place], compute_),
-      "launching a step");
+  // Fired long since where steps queue, and then free.
+  return Ok(cudaStreamWaitEvent(compute_, copied_[place], 0),
+            "waiting for an input") &&
+         Ok(cudaGraphLaunch(graphs_[bucket * options_.ring_size + place],
+                            compute_),
+            "launching a step");
 }
 
 bool CudaDeviceStream::Check() {
@@ -58,29 +59,27 @@ bool CudaDeviceStream::Check() {
 }
 
 bool CudaDeviceStream::Open() {
-  void* write_value = nullptr;
-  cudaDriverEntryPointQueryResult found;
   if (!Ok(cudaSetDevice(static_cast<int>(options_.device)), "the device") ||
       !Ok(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking),
           "a stream") ||
       !Ok(cudaStreamCreateWithFlags(&copy_, cudaStreamNonBlocking),
-          "a stream") ||
-      !Ok(cudaGetDriverEntryPointByVersion("cuStreamWriteValue64", &write_value,
-                                           12000, cudaEnableDefault, &found),
-          "cuStreamWriteValue64")) {
+          "a stream")) {
     return false;
   }
-  write_value_ = reinterpret_cast<WriteValueFunction>(write_value);
-  return Ok(write_value_ != nullptr ? cudaSuccess : cudaErrorNotSupported,
-            "cuStreamWriteValue64");
+  for (cudaEvent_t& event : copied_) {
+    if (!Ok(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+            "an event")) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool CudaDeviceStream::Allocate() {
   const size_t sequences = options_.max_sequences;
   StandInStep shared = {};
   shared.options = options_;
-  if (!AllocateDevice(&copied_, options_.ring_size) ||
-      !AllocateDevice(&shared.slots, sequences) ||
+  if (!AllocateDevice(&shared.slots, sequences) ||
       !AllocateDevice(&shared.corrected, sequences) ||
       !AllocateDevice(&shared.hidden, sequences * (1 + options_.num_drafts)) ||
       !AllocateDevice(&shared.cache, size_t{options_.model.num_blocks} *
@@ -102,7 +101,6 @@ bool CudaDeviceStream::Allocate() {
     }
     steps_[i] = shared;
     steps_[i].input = input;
-    steps_[i].copied = copied_ + i;
     if (!Ok(cudaHostGetDevicePointer(&steps_[i].report, memory_.reports[i], 0),
             "mapping a report")) {
       return false;

@@ -2,6 +2,7 @@
 #ifndef BATON_KERNELS_CUDA_CUDA_DEVICE_STREAM_H_
 #define BATON_KERNELS_CUDA_CUDA_DEVICE_STREAM_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35,10 +36,6 @@ class CudaDeviceStream {
   const std::string& error() const { return error_; }
 
  private:
-  // CUstream, CUdeviceptr, value, flags: as cuStreamWriteValue64.
-  using WriteValueFunction = int (*)(cudaStream_t, unsigned long long, uint64_t,
-                                     unsigned int);
-
   explicit CudaDeviceStream(const CudaDeviceOptions& options)
       : options_(options) {}
 
@@ -56,10 +53,9 @@ class CudaDeviceStream {
   std::string error_;
   cudaStream_t compute_ = nullptr;
   cudaStream_t copy_ = nullptr;
-  WriteValueFunction write_value_ = nullptr;
+  std::array<cudaEvent_t, kMaxCudaRing> copied_ = {};  // By place.
   CudaDeviceMemory memory_ = {};
-  StandInStep steps_[kMaxCudaRing] = {};
-  uint64_t* copied_ = nullptr;  // [ring]
+  std::array<StandInStep, kMaxCudaRing> steps_ = {};
   std::vector<void*> device_memory_;
   std::vector<void*> host_memory_;
   std::vector<cudaGraphExec_t> graphs_;  // [bucket, ring]

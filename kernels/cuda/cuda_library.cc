@@ -32,22 +32,33 @@ absl::StatusOr<const CudaApi*> OpenCudaLibrary(const std::string& path) {
   return api;
 }
 
-absl::StatusOr<const CudaApi*> OpenCudaLibraryBesideProgram() {
-  std::error_code ignored;
-  const std::filesystem::path folder =
-      std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
-  for (const char* place : {".", "../lib", "../kernels/cuda"}) {
-    auto api = OpenCudaLibrary(folder / place / kCudaLibraryName);
+absl::StatusOr<const CudaApi*> OpenCudaLibraryNear(const std::string& folder) {
+  for (const char* place : {"", "../lib/", "../kernels/cuda/"}) {
+    auto api =
+        OpenCudaLibrary(absl::StrCat(folder, "/", place, kCudaLibraryName));
     if (!absl::IsNotFound(api.status())) return api;
   }
   return absl::NotFoundError(
-      absl::StrCat("no ", kCudaLibraryName, " beside the program"));
+      absl::StrCat("no ", kCudaLibraryName, " near the program"));
+}
+
+absl::StatusOr<const CudaApi*> OpenCudaLibraryNearProgram() {
+  std::error_code ignored;
+  return OpenCudaLibraryNear(
+      std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path());
 }
 
 absl::StatusOr<std::string> DescribeCudaDevices(const CudaApi& api) {
   char line[512] = {};
   if (api.describe(api.context, line, sizeof(line)) > 0) return line;
   return absl::UnavailableError(line);
+}
+
+std::string DeviceLine(const absl::StatusOr<const CudaApi*>& api) {
+  const absl::StatusOr<std::string> devices =
+      api.ok() ? DescribeCudaDevices(**api) : api.status();
+  if (devices.ok()) return *devices;
+  return absl::StrCat("cpu (", devices.status().message(), ")");
 }
 
 }  // namespace baton

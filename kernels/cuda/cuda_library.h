@@ -16,13 +16,19 @@ inline constexpr char kCudaLibraryName[] = "libbaton_cuda.so";
 // not open, or is of another version.
 absl::StatusOr<const CudaApi*> OpenCudaLibrary(const std::string& path);
 
-// The same, where the library lies: beside the program, or in ../lib or
-// ../kernels/cuda of its folder.
-absl::StatusOr<const CudaApi*> OpenCudaLibraryBesideProgram();
+// The same, where the library lies: in `folder`, or its ../lib or
+// ../kernels/cuda.
+absl::StatusOr<const CudaApi*> OpenCudaLibraryNear(const std::string& folder);
+// Near the program that runs.
+absl::StatusOr<const CudaApi*> OpenCudaLibraryNearProgram();
 
 // Such as "cuda 13.0, 1 GPU (NVIDIA H200)"; UNAVAILABLE with the reason where
 // there is no GPU.
 absl::StatusOr<std::string> DescribeCudaDevices(const CudaApi& api);
+
+// For a program's first line: "cuda 13.0, 1 GPU (NVIDIA H200)", or "cpu (why no
+// GPU)".
+std::string DeviceLine(const absl::StatusOr<const CudaApi*>& api);
 
 }  // namespace baton
 

@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_library.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -28,13 +29,19 @@ TEST(CudaLibraryTest, ALibraryWithoutTheTableIsRefused) {
   EXPECT_EQ(api.status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST(CudaLibraryTest, NothingLiesBesideThisTest) {
-  const auto api = OpenCudaLibraryBesideProgram();
-  EXPECT_EQ(api.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(api.status().message(), "no libbaton_cuda.so beside the program");
+TEST(CudaLibraryTest, IsLookedForNearAFolder) {
+  const std::filesystem::path root =
+      std::filesystem::path(testing::TempDir()) / "near";
+  std::filesystem::create_directories(root / "bin");
+  EXPECT_EQ(OpenCudaLibraryNear(root / "bin").status(),
+            absl::NotFoundError("no libbaton_cuda.so near the program"));
+  std::filesystem::create_directories(root / "lib");
+  std::ofstream(root / "lib" / kCudaLibraryName) << "no library";
+  EXPECT_EQ(OpenCudaLibraryNear(root / "bin").status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
-TEST(CudaLibraryTest, ADescriptionWithoutAGpuIsTheReason) {
+TEST(CudaLibraryTest, TheDescriptionWithoutAGpuIsTheReason) {
   CudaApi api = {};
   api.describe = [](void*, char* line, size_t size) {
     std::snprintf(line, size, "cuda 13.0, no GPU (no driver)");
@@ -42,11 +49,18 @@ TEST(CudaLibraryTest, ADescriptionWithoutAGpuIsTheReason) {
   };
   EXPECT_EQ(DescribeCudaDevices(api).status(),
             absl::UnavailableError("cuda 13.0, no GPU (no driver)"));
+  EXPECT_EQ(DeviceLine(&api), "cpu (cuda 13.0, no GPU (no driver))");
   api.describe = [](void*, char* line, size_t size) {
     std::snprintf(line, size, "cuda 13.0, 1 GPU (NVIDIA H200)");
     return 1;
   };
   EXPECT_EQ(DescribeCudaDevices(api).value(), "cuda 13.0, 1 GPU (NVIDIA H200)");
+  EXPECT_EQ(DeviceLine(&api), "cuda 13.0, 1 GPU (NVIDIA H200)");
+}
+
+TEST(CudaLibraryTest, WithoutALibraryTheDeviceIsTheCpu) {
+  EXPECT_EQ(DeviceLine(OpenCudaLibraryNear("/nowhere")),
+            "cpu (no libbaton_cuda.so near the program)");
 }
 
 }  // namespace

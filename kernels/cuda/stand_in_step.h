@@ -30,7 +30,6 @@ struct StandInStep {
   CudaDeviceOptions options;
   void* input;
   void* report;              // In the host's memory.
-  const uint64_t* copied;    // The step that `input` is of.
   CudaSlot* slots;           // [max_sequences]
   CudaCorrected* corrected;  // [max_sequences]
   // [max_sequences, 1 + num_drafts], of rows that draw; in place of logits.

@@ -57,8 +57,9 @@ FakeCudaDevice::FakeCudaDevice() {
             Fake(device).Launch(step, num_sequences);
             return 0;
           },
-      .check = [](void*) { return 0; },
-      .error = [](void*) { return ""; },
+      .check =
+          [](void* device) { return Fake(device).failure_.empty() ? 0 : 1; },
+      .error = [](void* device) { return Fake(device).failure_.c_str(); },
   };
 }
 

@@ -25,8 +25,8 @@ class FakeCudaDevice {
   FakeCudaDevice& operator=(const FakeCudaDevice&) = delete;
 
   const CudaApi* api() const { return &api_; }
-  // Create gives this as its reason.
-  void FailToCreate(std::string why) { failure_ = std::move(why); }
+  // From now on Create and Check fail, and this is why.
+  void Fail(std::string why) { failure_ = std::move(why); }
   // Runs the oldest launched step to its report; false if there is none.
   bool RunStep();
   // Its clock, read at each step's start and end.

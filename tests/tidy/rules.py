@@ -38,6 +38,7 @@ TESTED_THROUGH = {
     "engine/llm_engine_commit.cc": "engine/llm_engine_test.cc",
     "engine/llm_engine_transfer.cc": "engine/llm_engine_test.cc",
     "kernels/cpu/": "kernels/linear_test.cc",
+    "kernels/cuda/cuda_device_stream.cc": "engine/cuda_step_executor_gpu_test.cc",
     "kernels/rope_tables.cc": "kernels/elementwise_test.cc",
     "server/cli/closed_loop.cc": "server/cli/commands_test.cc",
     "server/cli/generation_stream.cc": "server/cli/commands_test.cc",

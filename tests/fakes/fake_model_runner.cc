@@ -108,8 +108,9 @@ uint64_t* FakeModelRunner::RowBytes(Group group, const SequenceRows& sequence,
   CHECK_LT(block.value(), pool_->num_blocks());
   const int row = (group == Group::kDrafter ? CacheSpec::kBlockTokens : 0) +
                   position % CacheSpec::kBlockTokens;
-  return reinterpret_cast<uint64_t*>(
-      pool_->block(block) + static_cast<size_t>(row) * options_.bytes_per_token);
+  return reinterpret_cast<uint64_t*>(pool_->block(block) +
+                                     static_cast<size_t>(row) *
+                                         options_.bytes_per_token);
 }
 
 uint64_t FakeModelRunner::RowHash(Group group, const SequenceRows& sequence,

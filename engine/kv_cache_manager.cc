@@ -38,7 +38,7 @@ bool KvCacheManager::Reserve(KvBlockRange* range, uint32_t tokens) {
 }
 
 void KvCacheManager::Prepare(KvBlockRange* range, uint32_t tokens) {
-  range->blocks_.reserve(BlocksFor(tokens));
+  range->blocks_.reserve(CacheSpec::BlocksFor(tokens));
 }
 
 void KvCacheManager::Transition(KvBlockRange* range, KvRangeState to) {

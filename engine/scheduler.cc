@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/logging.h"
 #include "engine/cache_spec.h"
@@ -124,7 +125,6 @@ void Scheduler::Schedule(StepId step, SchedulerOutput* plan) {
   plan->step = step;
   plan->rows.clear();
   plan->num_rows = 0;
-  plan->preemptions = 0;
 
   const bool decode_first = !PrefillIsDue();
   if (decode_first) PlanDecode(plan);
@@ -132,6 +132,7 @@ void Scheduler::Schedule(StepId step, SchedulerOutput* plan) {
   if (plan->empty() && !decode_first) PlanDecode(plan);
 
   if (plan->empty()) return;
+  plan->preemptions = std::exchange(preemptions_, 0);
   decode_steps_since_prefill_ =
       plan->type == StepType::kPrefill ? 0 : decode_steps_since_prefill_ + 1;
 }
@@ -171,7 +172,7 @@ void Scheduler::PlanDecode(SchedulerOutput* plan) {
   for (DecodeWish& wish : wishes_) {
     // Preempted for an older one of this step.
     if (wish.sequence->phase() == SequencePhase::kWaiting) continue;
-    if (!Grow(&wish, plan)) continue;
+    if (!Grow(&wish)) continue;
     if (wish.sequence->on_device) {
       PlanDeviceRows(wish, plan);
     } else {
@@ -233,7 +234,7 @@ void Scheduler::PlanDeviceRows(const DecodeWish& wish, SchedulerOutput* plan) {
 }
 
 // False: not in this step. The sequence keeps what it has.
-bool Scheduler::Grow(DecodeWish* wish, SchedulerOutput* plan) {
+bool Scheduler::Grow(DecodeWish* wish) {
   if (Reserve(*wish)) return true;
   wish->verify = 0;
   wish->num_drafts = 0;
@@ -245,7 +246,6 @@ bool Scheduler::Grow(DecodeWish* wish, SchedulerOutput* plan) {
     SequenceMetadata* youngest = YoungestBehind(*wish->sequence);
     if (youngest == nullptr) return false;
     Preempt(youngest);
-    ++plan->preemptions;
   }
   return true;
 }
@@ -279,6 +279,7 @@ bool Scheduler::CanPreempt(const SequenceMetadata& sequence) {
 
 void Scheduler::Preempt(SequenceMetadata* sequence) {
   CHECK(CanPreempt(*sequence));
+  ++preemptions_;
   Erase(running_, sequence);
   kv_->Release(&sequence->kv);
   LeaveDevice(sequence);

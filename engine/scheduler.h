@@ -75,7 +75,7 @@ class Scheduler {
   void PlanHostRows(const DecodeWish& wish, uint32_t num_rows,
                     SchedulerOutput* plan);
   void PlanDeviceRows(const DecodeWish& wish, SchedulerOutput* plan);
-  bool Grow(DecodeWish* wish, SchedulerOutput* plan);
+  bool Grow(DecodeWish* wish);
   bool Reserve(const DecodeWish& wish);
   void LeaveDevice(SequenceMetadata* sequence);
   SequenceMetadata* YoungestBehind(const SequenceMetadata& sequence) const;
@@ -90,6 +90,7 @@ class Scheduler {
   std::vector<SequenceMetadata*> admitted_;
   std::vector<uint32_t> free_slots_;
   uint64_t waiting_tokens_ = 0;
+  uint32_t preemptions_ = 0;  // Since the newest plan.
   uint32_t decode_steps_since_prefill_ = 0;
   // Of the decode step being planned.
   std::vector<DecodeWish> wishes_;

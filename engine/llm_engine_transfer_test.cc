@@ -242,7 +242,7 @@ TEST(LLMEngineTransferTest, BlocksOfAnExportStayUntilTheTransferHasEnded) {
 
 TEST(LLMEngineTransferTest, ALeaseThatNobodyTakesRunsOut) {
   FakeRank::Options options;
-  options.lease = absl::Seconds(3);
+  options.transfer.lease = absl::Seconds(3);
   Pools pools(options, {});
   Split& split = pools.Prefill(MakeRequest(1, 100, 5));
   ASSERT_TRUE(
@@ -338,7 +338,7 @@ TEST_P(LLMEngineTransferSoakTest, LossDelayAndAbortsNeverMakeAWrongToken) {
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
   FakeRank::Options options = ChunksOf(1 + random() % 100);
-  options.lease = absl::Seconds(2);
+  options.transfer.lease = absl::Seconds(2);
   options.num_blocks = 8 + random() % 20;
   FakeRank::Options decode = options;
   decode.num_blocks = 6 + random() % 10;

@@ -19,6 +19,9 @@ class FakeDeviceStream final : public DeviceStream {
   FakeDeviceStream(const SimulatedClock* clock, absl::Duration task_time)
       : clock_(clock), task_time_(task_time) {}
 
+  // Of tasks enqueued from now on.
+  void set_task_time(absl::Duration task_time) { task_time_ = task_time; }
+
   void Enqueue(DeviceTask task) override;
   DeviceEvent RecordEvent() override { return DeviceEvent(enqueued_); }
   bool HasFired(DeviceEvent event) const override {
@@ -33,7 +36,7 @@ class FakeDeviceStream final : public DeviceStream {
   };
 
   const SimulatedClock* const clock_;
-  const absl::Duration task_time_;
+  absl::Duration task_time_;
   std::deque<TimedTask> tasks_;
   uint64_t enqueued_ = 0;
 };

@@ -6,10 +6,17 @@
 
 #include "base/logging.h"
 #include "comm/kv_pool.h"
+#include "kernels/cpu_context.h"
 #include "kernels/sample.h"
 #include "tests/fakes/heap_kv_pool.h"
 
 namespace baton {
+namespace {
+
+// All widths give the same bits.
+CpuContext WidestVectors() { return {.isa = SupportedVectorIsas().back()}; }
+
+}  // namespace
 
 FakeRank::FakeRank(const Options& options, SimulatedClock* clock,
                    std::unique_ptr<Transport> transport)
@@ -22,8 +29,10 @@ FakeRank::FakeRank(const Options& options, SimulatedClock* clock,
         return model;
       }()),
       stream_(clock, options.task_time),
-      executor_(options.engine,
-                {.model = &model_, .stream = &stream_, .clock = clock}),
+      executor_(options.engine, {.model = &model_,
+                                 .stream = &stream_,
+                                 .clock = clock,
+                                 .cpu = WidestVectors()}),
       transport_(std::move(transport)) {
   const size_t block_bytes = model_.info().cache.block_bytes();
   const size_t bytes = KvPool::RegionBytes(options.num_blocks, block_bytes);
@@ -35,21 +44,21 @@ FakeRank::FakeRank(const Options& options, SimulatedClock* clock,
     heap_pool_ =
         std::make_unique<HeapKvPool>(options.num_blocks, block_bytes, 0xee);
   }
-  KvPool* pool =
-      shared_pool_ != nullptr ? shared_pool_.get() : heap_pool_->get();
-  model_.BindKvPool(pool);
+  pool_ = shared_pool_ != nullptr ? shared_pool_.get() : heap_pool_->get();
+  model_.BindKvPool(pool_);
   if (transport_ != nullptr) {
+    KvTransferAgentOptions transfer = options.transfer;
+    transfer.fingerprint = model_.info().fingerprint;
     agent_ = std::make_unique<KvTransferAgent>(
-        KvTransferAgentOptions{.fingerprint = model_.info().fingerprint,
-                               .lease = options.lease},
-        transport_.get(), pool, clock, [this](KvTransferEvent event) {
+        transfer, transport_.get(), pool_, clock,
+        [this](KvTransferEvent event) {
           engine_->OnTransferEvent(std::move(event));
         });
   }
   engine_ = std::make_unique<LLMEngine>(
       options.engine,
       EngineEnvironment{.executor = &executor_,
-                        .pool = pool,
+                        .pool = pool_,
                         .transfer = agent_.get(),
                         .clock = clock,
                         .observer = [this](const StepStats& stats) {
@@ -96,6 +105,7 @@ ExpectedTokens ExpectedOf(const FakeModelRunner::Options& options,
   std::vector<float> logits(options.vocab_size);
   const int32_t logits_row = 0;
   const int vocab = static_cast<int>(options.vocab_size);
+  const CpuContext cpu = WidestVectors();
   for (int32_t position = 0; tokens.size() < end; ++position) {
     const SequenceRows rows = {0, 1, blocks.data()};
     model.Forward({.token_ids = {&tokens[position], 1},
@@ -104,6 +114,10 @@ ExpectedTokens ExpectedOf(const FakeModelRunner::Options& options,
                    .logits_rows = {&logits_row, 1}},
                   {.logits = Dense(logits.data(), 1, vocab)});
     if (position + 1u < tokens.size()) continue;
+    if (!RowIsSampleable(Dense<const float>(logits.data(), 1, vocab), 0)) {
+      expected.sampleable = false;
+      break;
+    }
     const SampleParams params = {.temperature = request.sampling.temperature,
                                  .top_p = request.sampling.top_p,
                                  .min_p = request.sampling.min_p,
@@ -112,7 +126,7 @@ ExpectedTokens ExpectedOf(const FakeModelRunner::Options& options,
                                  .sample_index = request.sample_index,
                                  .position = tokens.size()};
     SampledToken drawn;
-    Sample({}, Dense<const float>(logits.data(), 1, vocab), {&params, 1},
+    Sample(cpu, Dense<const float>(logits.data(), 1, vocab), {&params, 1},
            {&drawn, 1});
     tokens.push_back(drawn.token_id);
     expected.tokens.push_back(drawn.token_id);

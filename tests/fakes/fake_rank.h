@@ -31,7 +31,8 @@ class FakeRank {
     FakeModelRunner::Options model = {};
     uint32_t num_blocks = 64;
     absl::Duration task_time = absl::ZeroDuration();  // On the device.
-    absl::Duration lease = absl::Seconds(30);
+    // Its fingerprint is the model's.
+    KvTransferAgentOptions transfer = {};
   };
 
   // `transport` null: no transfers. Borrows the clock.
@@ -40,8 +41,9 @@ class FakeRank {
   ~FakeRank();
 
   LLMEngine& engine() { return *engine_; }
-  DeviceStream& stream() { return stream_; }
+  FakeDeviceStream& stream() { return stream_; }
   FakeModelRunner& model() { return model_; }
+  KvPool& pool() { return *pool_; }
   KvTransferAgent* agent() { return agent_.get(); }
   const std::vector<StepStats>& steps() const { return steps_; }
   void AddTo(EngineDriver* driver);
@@ -53,6 +55,7 @@ class FakeRank {
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<KvPool> shared_pool_;    // With a transport.
   std::unique_ptr<HeapKvPool> heap_pool_;  // Without.
+  KvPool* pool_ = nullptr;                 // The one of both that is there.
   std::unique_ptr<KvTransferAgent> agent_;
   std::vector<StepStats> steps_;
   std::unique_ptr<LLMEngine> engine_;
@@ -66,6 +69,8 @@ GenerationRequest MakeRequest(uint64_t counter, uint32_t prompt_tokens,
 struct ExpectedTokens {
   std::vector<uint32_t> tokens;
   std::vector<float> logprobs;
+  // False: the logits behind the last token are no distribution.
+  bool sampleable = true;
 };
 
 // What the request must give, computed without any engine: one token after the

@@ -53,7 +53,7 @@ struct StepStats {
   uint32_t rows = 0;
   uint32_t sequences = 0;
   uint32_t preemptions = 0;
-  // Rows computed in vain: of drafts refused, and of sequences that had ended.
+  // Rows computed in vain: of drafts refused, and behind or after an end.
   uint32_t wasted_rows = 0;
   uint32_t drafts_made = 0;
   // By place in the chain.

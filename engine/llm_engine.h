@@ -93,6 +93,11 @@ class LLMEngine {
 
  private:
   using SequenceKey = std::pair<RequestId, uint32_t>;
+  // What a step, or its rows of one sequence, brought.
+  struct Committed {
+    uint32_t tokens = 0;
+    uint32_t rows = 0;  // Not in vain.
+  };
 
   // The turn's parts, in order; true if anything happened.
   bool DrainInbox();
@@ -115,10 +120,9 @@ class LLMEngine {
   void StartExport(SequenceMetadata* sequence);
   void StartImport(SequenceMetadata* sequence);
   void CommitStep(WorkerStepState* step);
-  // `drawn`: null where nothing was to be drawn. Returns how many of its tokens
-  // count.
-  uint32_t CommitRows(const ScheduledRows& rows, const SampleOutput* drawn,
-                      std::span<const float> hidden);
+  // `drawn`: null where nothing was to be drawn.
+  Committed CommitRows(const ScheduledRows& rows, const SampleOutput* drawn,
+                       std::span<const float> hidden);
   void CountCommitted(const ScheduledRows& rows, const SampleOutput* drawn);
   void ReportProgress(SequenceMetadata* sequence) const;
   void LeavePrefill(SequenceMetadata* sequence);
@@ -127,7 +131,7 @@ class LLMEngine {
                         std::span<const SampledToken> drawn);
   void PublishTail(const SequenceMetadata& sequence, const SampledToken& drawn,
                    std::span<const float> hidden) const;
-  void ReportStep(const WorkerStepState& step, uint32_t tokens,
+  void ReportStep(const WorkerStepState& step, const Committed& committed,
                   absl::Duration commit_time);
 
   // Ends it as soon as no transfer touches its blocks.

@@ -11,26 +11,15 @@ namespace baton {
 namespace {
 
 void CountDrafts(const WorkerStepState& step, StepStats* stats) {
-  uint32_t useful_rows = 0;
-  for (size_t i = 0; i < step.plan.rows.size(); ++i) {
-    const ScheduledRows& rows = step.plan.rows[i];
-    if (step.input.rows[i].sample < 0) {
-      useful_rows += rows.num_rows;
-      continue;
-    }
-    const SampleOutput& drawn = step.output.samples[step.input.rows[i].sample];
+  for (const StepRows& rows : step.input.rows) {
+    if (rows.sample < 0) continue;
+    const SampleOutput& drawn = step.output.samples[rows.sample];
     stats->drafts_made += drawn.num_drafts;
-    if (rows.source == RowSource::kHost) {
-      useful_rows += rows.num_rows;
-      continue;
-    }
-    useful_rows += drawn.num_tokens;
     for (uint32_t j = 0; j < drawn.num_verified; ++j) {
       ++stats->drafts_verified[j];
       stats->drafts_accepted[j] += j + 1 < drawn.num_tokens;
     }
   }
-  stats->wasted_rows = step.output.num_rows - useful_rows;
 }
 
 }  // namespace
@@ -47,32 +36,32 @@ bool LLMEngine::CommitDoneSteps() {
 void LLMEngine::CommitStep(WorkerStepState* step) {
   const absl::Time start = environment_.clock->Now();
   const size_t width = model_.drafter_hidden_size();
-  uint32_t num_tokens = 0;
+  Committed total;
   for (size_t i = 0; i < step->plan.rows.size(); ++i) {
     const ScheduledRows& rows = step->plan.rows[i];
     const int32_t sample = step->input.rows[i].sample;
-    if (sample < 0) {
-      CommitRows(rows, nullptr, {});
-      continue;
-    }
-    num_tokens += CommitRows(
-        rows, &step->output.samples[sample],
-        std::span(step->output.hidden).subspan(sample * width, width));
+    const Committed committed =
+        sample < 0 ? CommitRows(rows, nullptr, {})
+                   : CommitRows(rows, &step->output.samples[sample],
+                                std::span(step->output.hidden)
+                                    .subspan(sample * width, width));
+    total.tokens += committed.tokens;
+    total.rows += committed.rows;
   }
   newest_done_ = step->plan.step;
   kv_.StepDone(newest_done_);
-  ReportStep(*step, num_tokens, environment_.clock->Now() - start);
+  ReportStep(*step, total, environment_.clock->Now() - start);
   worker_.Retire(step);
 }
 
-uint32_t LLMEngine::CommitRows(const ScheduledRows& rows,
-                               const SampleOutput* drawn,
-                               std::span<const float> hidden) {
+LLMEngine::Committed LLMEngine::CommitRows(const ScheduledRows& rows,
+                                           const SampleOutput* drawn,
+                                           std::span<const float> hidden) {
   SequenceMetadata* sequence = rows.sequence;
-  if (sequence->generation != rows.generation) return 0;  // It left meanwhile.
+  if (sequence->generation != rows.generation) return {};  // It left meanwhile.
   CountCommitted(rows, drawn);
   if (sequence->exports()) ReportProgress(sequence);
-  if (drawn == nullptr) return 0;
+  if (drawn == nullptr) return {.rows = rows.num_rows};
 
   uint32_t appended = 0;
   if (drawn->num_tokens > 0) {
@@ -84,7 +73,9 @@ uint32_t LLMEngine::CommitRows(const ScheduledRows& rows,
   if (!drawn->sampleable && sequence->generation == rows.generation) {
     End(sequence, absl::InternalError("the logits are no distribution"));
   }
-  return appended;
+  // From the device: one row a token.
+  const bool from_host = rows.source == RowSource::kHost;
+  return {.tokens = appended, .rows = from_host ? rows.num_rows : appended};
 }
 
 void LLMEngine::CountCommitted(const ScheduledRows& rows,
@@ -166,7 +157,8 @@ void LLMEngine::PublishTail(const SequenceMetadata& sequence,
                                      EncodeKvTail(tail));
 }
 
-void LLMEngine::ReportStep(const WorkerStepState& step, uint32_t tokens,
+void LLMEngine::ReportStep(const WorkerStepState& step,
+                           const Committed& committed,
                            absl::Duration commit_time) {
   const StepOutput& output = step.output;
   if (step.plan.type == StepType::kDecode) {
@@ -180,7 +172,8 @@ void LLMEngine::ReportStep(const WorkerStepState& step, uint32_t tokens,
                      .rows = output.num_rows,
                      .sequences = static_cast<uint32_t>(step.plan.rows.size()),
                      .preemptions = step.plan.preemptions,
-                     .tokens = tokens,
+                     .wasted_rows = output.num_rows - committed.rows,
+                     .tokens = committed.tokens,
                      .schedule_time = step.schedule_time,
                      .commit_time = commit_time,
                      .device_time = output.device_end - output.device_start,

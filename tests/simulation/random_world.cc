@@ -27,6 +27,13 @@ EngineOptions RandomEngine(Dice& dice) {
       dice.OneIn(4) ? dice.Between(1, 8) : dice.Between(8, 130);
   engine.max_batched_tokens = engine.max_chunk_tokens + dice.Between(0, 90);
   engine.decode_steps_per_prefill = dice.Between(1, 3);
+  // With a curve not all drafts are verified.
+  if (dice.OneIn(2)) {
+    engine.step_curve = {
+        {.rows = 1, .time = absl::Microseconds(dice.Between(1, 100))},
+        {.rows = 8, .time = absl::Microseconds(dice.Between(100, 200))},
+        {.rows = 40, .time = absl::Microseconds(dice.Between(200, 2000))}};
+  }
   return engine;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -18,35 +19,39 @@ FakeRank::Options Pipelined(uint32_t depth, uint32_t drafts) {
   return options;
 }
 
+// Every few turns somebody comes and somebody goes, so that the rows of one
+// step are never those of the next.
+void Churn(EngineWorld* world, std::mt19937_64* random) {
+  for (uint64_t i = 0; i < 300; ++i) {
+    world->Submit(MakeRequest(i, 1 + (*random)() % 70, 1 + (*random)() % 30));
+    for (uint64_t turn = (*random)() % 20; turn > 0; --turn) {
+      world->driver().Turn();
+    }
+    const uint64_t back = (*random)() % std::min<uint64_t>(i + 1, 8);
+    const auto& victim = world->requests()[i - back];
+    if (i % 3 == 0) world->Abort(victim);
+    if (i % 3 == 1) world->engine().Preempt(victim.request.id, 0);
+  }
+  world->RunUntilIdle();
+}
+
 // A token not yet on the host stands as a placeholder in the plan; the fake
 // model dies of an id that is none.
 TEST(AsyncSchedulingTest, NoPlaceholderReachesTheModelOrAClient) {
-  for (uint32_t depth : {2, 3}) {
-    for (uint32_t drafts : {0, 3}) {
-      std::mt19937_64 random(depth * 10 + drafts);
-      FakeRank::Options options = Pipelined(depth, drafts);
-      options.engine.max_running_requests = 6;
-      options.task_time = absl::Microseconds(300);
-      EngineWorld world(options);
-      // Every few turns somebody comes and somebody goes, so that the rows of
-      // one step are never those of the next.
-      for (uint64_t i = 0; i < 300; ++i) {
-        world.Submit(MakeRequest(i, 1 + random() % 70, 1 + random() % 30));
-        for (uint64_t turn = random() % 20; turn > 0; --turn) {
-          world.driver().Turn();
-        }
-        const auto& victim =
-            world.requests()[i - random() % std::min<uint64_t>(i + 1, 8)];
-        if (i % 3 == 0) world.Abort(victim);
-        if (i % 3 == 1) world.engine().Preempt(victim.request.id, 0);
-      }
-      world.RunUntilIdle();
-      for (const auto& done : world.requests()) {
-        for (uint32_t token : done.sink.tokens) {
-          ASSERT_LT(token, options.model.vocab_size);
-        }
-      }
-      world.ExpectAllExact();
+  for (const auto& [depth, drafts] :
+       {std::pair(2u, 0u), {2u, 3u}, {3u, 0u}, {3u, 3u}}) {
+    std::mt19937_64 random(depth * 10 + drafts);
+    FakeRank::Options options = Pipelined(depth, drafts);
+    options.engine.max_running_requests = 6;
+    options.task_time = absl::Microseconds(300);
+    EngineWorld world(options);
+    Churn(&world, &random);
+    world.ExpectAllExact();
+    for (const auto& done : world.requests()) {
+      const auto& tokens = done.sink.tokens;
+      EXPECT_TRUE(std::all_of(tokens.begin(), tokens.end(), [&](uint32_t id) {
+        return id < options.model.vocab_size;
+      }));
     }
   }
 }
@@ -83,37 +88,79 @@ TEST(AsyncSchedulingTest, AFullBatchKeepsEverySequencesTokensApart) {
   }
 }
 
+constexpr uint32_t kShortContext = 66;
+
+FakeRank::Options ShortContext(uint32_t depth, uint32_t drafts) {
+  FakeRank::Options options = Pipelined(depth, drafts);
+  options.model.max_context_tokens = kShortContext;
+  return options;
+}
+
+// One that ends by max_tokens, and one by a stop token in the same place.
+void ExpectLength(const FakeRank::Options& options, uint32_t prompt,
+                  uint32_t length) {
+  const uint32_t expected = std::min(length, kShortContext - prompt);
+  GenerationRequest stops = MakeRequest(2, prompt, 50);
+  stops.stop_token_ids = {
+      ExpectedOf(options.model, stops).tokens.at(expected - 1)};
+  EngineWorld world(options);
+  const auto& by_length = world.Submit(MakeRequest(1, prompt, length));
+  const auto& by_stop = world.Submit(stops);
+  world.RunUntilIdle();
+  world.ExpectAllExact();
+  EXPECT_EQ(by_length.sink.tokens.size(), expected);
+  EXPECT_EQ(by_length.sink.outcome->output_tokens, expected);
+  EXPECT_EQ(by_stop.sink.outcome->reason, FinishReason::kStopToken);
+  EXPECT_EQ(by_stop.sink.outcome->output_tokens, by_stop.sink.tokens.size());
+}
+
 // An end seen one step late must not lengthen the answer.
 TEST(AsyncSchedulingTest, NothingFollowsMaxTokensAStopTokenOrTheContextsEnd) {
-  for (uint32_t depth : {1, 2, 3}) {
-    for (uint32_t drafts : {0, 1, 5}) {
-      FakeRank::Options options = Pipelined(depth, drafts);
-      options.model.max_context_tokens = 66;
-      EngineWorld world(options);
-      uint64_t counter = 0;
-      for (uint32_t prompt : {1, 60, 62, 63, 64, 65}) {
-        for (uint32_t length = 1; length <= 5; ++length) {
-          const auto& by_length =
-              world.Submit(MakeRequest(++counter, prompt, length));
-          GenerationRequest stops = MakeRequest(++counter, prompt, 50);
-          const std::vector<uint32_t> tokens =
-              ExpectedOf(options.model, stops).tokens;
-          stops.stop_token_ids = {
-              tokens[std::min<size_t>(length, tokens.size()) - 1]};
-          const auto& by_stop = world.Submit(stops);
-          world.RunUntilIdle();
-          const uint32_t room = 66 - prompt;
-          EXPECT_EQ(by_length.sink.tokens.size(), std::min(length, room));
-          EXPECT_EQ(by_length.sink.outcome->output_tokens,
-                    std::min(length, room));
-          EXPECT_EQ(by_stop.sink.outcome->reason, FinishReason::kStopToken);
-          EXPECT_EQ(by_stop.sink.outcome->output_tokens,
-                    by_stop.sink.tokens.size());
-        }
+  for (uint32_t prompt : {1, 60, 62, 63, 64, 65}) {
+    for (uint32_t length = 1; length <= 5; ++length) {
+      for (uint32_t depth : {1, 2, 3}) {
+        ExpectLength(ShortContext(depth, 0), prompt, length);
+        ExpectLength(ShortContext(depth, 1), prompt, length);
+        ExpectLength(ShortContext(depth, 5), prompt, length);
       }
-      world.ExpectAllExact();
     }
   }
+}
+
+struct Truth {
+  uint64_t tokens = 0;
+  uint64_t useful_rows = 0;
+  uint64_t rows = 0;
+  uint64_t drafts_made = 0;
+  uint64_t drafts_verified = 0;
+};
+
+Truth SubmitMany(const FakeRank::Options& options, EngineWorld* world) {
+  Truth truth;
+  for (uint64_t i = 0; i < 60; ++i) {
+    GenerationRequest request = MakeRequest(i, 1 + i * 7 % 90, 1 + i % 20);
+    request.stop_token_ids = {3, 5, 8};
+    const size_t output = ExpectedOf(options.model, request).tokens.size();
+    truth.tokens += output;
+    // The last token needs no row.
+    truth.useful_rows += request.token_ids.size() + output - 1;
+    world->Submit(request);
+  }
+  return truth;
+}
+
+Truth Count(const std::vector<StepStats>& steps) {
+  Truth counted;
+  for (const StepStats& step : steps) {
+    counted.tokens += step.tokens;
+    counted.rows += step.rows;
+    counted.useful_rows += step.rows - step.wasted_rows;
+    counted.drafts_made += step.drafts_made;
+    for (uint32_t count : step.drafts_verified) {
+      counted.drafts_verified += count;
+    }
+  }
+  return counted;
 }
 
 // Steps planned for sequences that turn out to have ended do work in vain,
@@ -121,42 +168,22 @@ TEST(AsyncSchedulingTest, NothingFollowsMaxTokensAStopTokenOrTheContextsEnd) {
 TEST(AsyncSchedulingTest, CountsOfStepsAreTheTruthDespiteWorkInVain) {
   for (uint32_t depth : {1, 2, 3}) {
     for (uint32_t drafts : {0, 1, 5}) {
+      SCOPED_TRACE(testing::Message()
+                   << "depth " << depth << " drafts " << drafts);
       FakeRank::Options options = Pipelined(depth, drafts);
       options.engine.max_chunk_tokens = 16;
       options.model.right_drafts = 160;
       EngineWorld world(options);
-      uint64_t tokens = 0;
-      uint64_t useful_rows = 0;
-      for (uint64_t i = 0; i < 60; ++i) {
-        GenerationRequest request = MakeRequest(i, 1 + i * 7 % 90, 1 + i % 20);
-        request.stop_token_ids = {3, 5, 8};
-        const size_t output = ExpectedOf(options.model, request).tokens.size();
-        tokens += output;
-        // The last token needs no row.
-        useful_rows += request.token_ids.size() + output - 1;
-        world.Submit(request);
-      }
+      const Truth truth = SubmitMany(options, &world);
       world.RunUntilIdle();
       world.ExpectAllExact();
-      uint64_t counted_tokens = 0;
-      uint64_t rows = 0;
-      uint64_t wasted = 0;
-      uint64_t made = 0;
-      uint64_t verified = 0;
-      for (const StepStats& step : world.rank().steps()) {
-        counted_tokens += step.tokens;
-        rows += step.rows;
-        wasted += step.wasted_rows;
-        made += step.drafts_made;
-        for (uint32_t count : step.drafts_verified) verified += count;
-      }
-      EXPECT_EQ(counted_tokens, tokens);
-      EXPECT_EQ(rows, world.rank().model().num_rows());
-      EXPECT_EQ(rows - wasted, useful_rows)
-          << "depth " << depth << " drafts " << drafts;
-      EXPECT_EQ(wasted > 0, depth > 1 || drafts > 0);
-      EXPECT_GE(made, verified);
-      EXPECT_EQ(verified > 0, drafts > 0);
+      const Truth counted = Count(world.rank().steps());
+      EXPECT_EQ(counted.tokens, truth.tokens);
+      EXPECT_EQ(counted.rows, world.rank().model().num_rows());
+      EXPECT_EQ(counted.useful_rows, truth.useful_rows);
+      EXPECT_EQ(counted.rows > counted.useful_rows, depth > 1 || drafts > 0);
+      EXPECT_GE(counted.drafts_made, counted.drafts_verified);
+      EXPECT_EQ(counted.drafts_verified > 0, drafts > 0);
     }
   }
 }

@@ -76,40 +76,44 @@ class SpeculationTest : public testing::Test {
     }
   }
 
-  // All that happened, by the number of drafts taken in a full step.
+  void RunAllEnds(uint32_t right_drafts, uint64_t counter, uint32_t length) {
+    for (const auto& [end, at_end] : {std::pair(End::kStopToken, &at_stop_),
+                                      {End::kMaxTokens, &at_length_},
+                                      {End::kContext, &at_context_}}) {
+      FakeRank::Options options = {.num_blocks = 4};
+      options.model.right_drafts = right_drafts;
+      options.model.bytes_per_token = 8;
+      GenerationRequest request = MakeRequest(counter, 57 + counter, 20);
+      if (!EndAfter(end, length, &options, &request)) continue;
+      Run(options, request, at_end);
+    }
+  }
+
+  // All that happened: by the number of drafts taken in a full step; in the
+  // last step, by how the answer ends.
   std::set<uint32_t> refused_at_;
+  std::set<Accepted> at_stop_;
+  std::set<Accepted> at_length_;
+  std::set<Accepted> at_context_;
 };
 
 TEST_F(SpeculationTest, ARefusalAndAnEndAtEveryPlaceOfARunChangeNoToken) {
-  std::set<Accepted> at_stop;
-  std::set<Accepted> at_length;
-  std::set<Accepted> at_context;
   for (uint32_t right_drafts : {256, 225, 190, 128, 0}) {
     for (uint64_t counter = 0; counter < 16; ++counter) {
       for (uint32_t length = 1; length <= 14; ++length) {
-        for (End end : {End::kStopToken, End::kMaxTokens, End::kContext}) {
-          FakeRank::Options options = {.num_blocks = 4};
-          options.model.right_drafts = right_drafts;
-          options.model.bytes_per_token = 8;
-          GenerationRequest request = MakeRequest(counter, 57 + counter, 20);
-          if (!EndAfter(end, length, &options, &request)) continue;
-          Run(options, request,
-              end == End::kStopToken   ? &at_stop
-              : end == End::kMaxTokens ? &at_length
-                                       : &at_context);
-        }
+        RunAllEnds(right_drafts, counter, length);
       }
     }
   }
   EXPECT_EQ(refused_at_, (std::set<uint32_t>{0, 1, 2, 3, 4, 5}));
   for (uint32_t accepted = 0; accepted <= kMaxDraftTokens; ++accepted) {
     // The device knows the length: nothing is drawn behind it.
-    EXPECT_TRUE(at_length.contains({accepted, accepted + 1})) << accepted;
-    EXPECT_TRUE(at_context.contains({accepted, accepted + 1})) << accepted;
+    EXPECT_TRUE(at_length_.contains({accepted, accepted + 1})) << accepted;
+    EXPECT_TRUE(at_context_.contains({accepted, accepted + 1})) << accepted;
     // It does not know the stop tokens: whatever it accepted, the stop may be
     // any of these.
     for (uint32_t tokens = 1; tokens <= accepted + 1; ++tokens) {
-      EXPECT_TRUE(at_stop.contains({accepted, tokens}))
+      EXPECT_TRUE(at_stop_.contains({accepted, tokens}))
           << accepted << " accepted, the stop is number " << tokens;
     }
   }
@@ -192,40 +196,47 @@ double PValue(const std::vector<uint32_t>& counts,
   return ChiSquaredTail(chi_squared, static_cast<double>(counts.size()) - 1);
 }
 
+// [tokens of an answer, vocabulary]: how many of `requests` drew it there.
+std::vector<std::vector<uint32_t>> CountTokens(const FakeRank::Options& options,
+                                               GenerationRequest request,
+                                               uint32_t requests) {
+  EngineWorld world(options);
+  for (uint32_t i = 0; i < requests; ++i) {
+    request.id.counter = i;
+    request.sampling.seed = i;
+    world.Submit(request);
+  }
+  // Without a look at the invariants in each turn.
+  while (!world.engine().idle()) {
+    world.engine().Advance();
+    world.rank().stream().Poll();
+  }
+  std::vector<std::vector<uint32_t>> counts(
+      request.max_tokens, std::vector<uint32_t>(options.model.vocab_size, 0));
+  for (const auto& done : world.requests()) {
+    for (uint32_t i = 0; i < request.max_tokens; ++i) {
+      ++counts[i][done.sink.tokens.at(i)];
+    }
+  }
+  return counts;
+}
+
 TEST(SpeculationDistributionTest, DraftsLeaveItAlone) {
-  constexpr uint32_t kVocab = 12;
-  constexpr uint32_t kLength = 4;
   constexpr uint32_t kRequests = 20000;
+  GenerationRequest request = MakeRequest(1, 1, 4);
+  request.token_ids = {3, 1, 4, 1, 5, 9};
+  request.original_prompt_tokens = 6;
+  request.sampling.temperature = 1;
   for (uint32_t right_drafts : {0, 128, 256}) {
     FakeRank::Options options = {.num_blocks = 200};
     options.engine.num_draft_tokens = 3;
     options.engine.max_waiting_requests = kRequests;
-    options.model = {.vocab_size = kVocab, .bytes_per_token = 8};
+    options.model = {.vocab_size = 12, .bytes_per_token = 8};
     options.model.right_drafts = right_drafts;
-    EngineWorld world(options);
-    GenerationRequest request = MakeRequest(1, 1, kLength);
-    request.token_ids = {3, 1, 4, 1, 5, 9};
-    request.original_prompt_tokens = 6;
-    request.sampling.temperature = 1;
-    for (uint32_t i = 0; i < kRequests; ++i) {
-      request.id.counter = i;
-      request.sampling.seed = i;
-      world.Submit(request);
-    }
-    // Without a look at the invariants in each turn.
-    while (!world.engine().idle()) {
-      world.engine().Advance();
-      world.rank().stream().Poll();
-    }
-    std::vector<std::vector<uint32_t>> counts(kLength,
-                                              std::vector<uint32_t>(kVocab, 0));
-    for (const auto& done : world.requests()) {
-      ASSERT_EQ(done.sink.tokens.size(), kLength);
-      for (uint32_t i = 0; i < kLength; ++i) ++counts[i][done.sink.tokens[i]];
-    }
-    Enumeration enumeration(options.model, kLength);
+    const auto counts = CountTokens(options, request, kRequests);
+    Enumeration enumeration(options.model, request.max_tokens);
     const auto& truth = enumeration.Of(request.token_ids);
-    for (uint32_t i = 0; i < kLength; ++i) {
+    for (uint32_t i = 0; i < request.max_tokens; ++i) {
       const double p = PValue(counts[i], truth[i], kRequests);
       std::cerr << "right drafts " << right_drafts << " of 256, token " << i
                 << ", p " << p << '\n';

@@ -11,11 +11,12 @@
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "kernels/cuda/cuda_library.h"
 #include "server/edge/config.h"
 #include "server/edge/daemon.h"
 #include "server/edge/version.h"
-#include "server/text/text_hash.h"
 #include "server/step_metrics.h"
+#include "server/text/text_hash.h"
 #include "server/worker_metrics.h"
 #include "server/worker_options.h"
 #include "server/worker_process.h"
@@ -74,6 +75,7 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
     metrics.SetLoad(worker->engine().load());
     metrics.SetTransfers(worker->transfer_counters());
   }));
+  LOG(INFO) << "device " << DeviceLine(OpenCudaLibraryNearProgram());
   ASSIGN_OR_RETURN(const std::string text_hash, TextHash(options.model));
   ASSIGN_OR_RETURN(
       const std::unique_ptr<WorkerProcess> process,

@@ -21,16 +21,26 @@
 #include "engine/model/deepseek_v3_runner.h"
 #include "engine/token_sink.h"
 #include "kernels/thread_pool.h"
+#include "server/device_thread.h"
 
 namespace baton {
 namespace {
 
-constexpr uint32_t kPoolBlocks = 256;
+// How long the driver waits for a device that runs on a thread of its own.
+constexpr absl::Duration kDeviceWait = absl::Microseconds(200);
 
 EngineOptions MakeEngineOptions(const MachineConfig& config) {
   EngineOptions options;
   options.max_running_requests = config.max_running_requests;
   options.max_chunk_tokens = config.max_chunk_tokens;
+  options.pipeline_depth = config.pipeline_depth;
+  options.num_draft_tokens = config.num_draft_tokens;
+  if (config.adaptive_verification) {
+    // Of no machine in particular: the planner corrects it as it goes.
+    options.step_curve = {{.rows = 1, .time = absl::Microseconds(500)},
+                          {.rows = 8, .time = absl::Milliseconds(1)},
+                          {.rows = 384, .time = absl::Milliseconds(40)}};
+  }
   return options;
 }
 
@@ -43,6 +53,7 @@ std::unique_ptr<DeepSeekV3Runner> LoadRunner(const std::string& folder,
   load.cache_dtype = config.cache;
   load.max_rows = static_cast<int>(options.max_rows());
   load.max_logits_rows = static_cast<int>(options.max_logits_rows());
+  load.drafter = config.num_draft_tokens > 0;
   auto runner = DeepSeekV3Runner::Load(load, cpu);
   CHECK_OK(runner.status());
   return *std::move(runner);
@@ -65,7 +76,8 @@ class Rank {
         cpu_{config.isa, &threads_},
         runner_(LoadRunner(folder, config, cpu_)) {
     const size_t block_bytes = runner_->info().cache.block_bytes();
-    const size_t region_bytes = KvPool::RegionBytes(kPoolBlocks, block_bytes);
+    const size_t region_bytes =
+        KvPool::RegionBytes(config.pool_blocks, block_bytes);
     std::byte* region = nullptr;
     if (config.split == PoolSplit::kUnified) {
       // Page-aligned, as a region of the transport is.
@@ -80,7 +92,7 @@ class Rank {
       CHECK_OK(allocated.status());
       region = *allocated;
     }
-    pool_ = std::make_unique<KvPool>(region, kPoolBlocks, block_bytes);
+    pool_ = std::make_unique<KvPool>(region, config.pool_blocks, block_bytes);
     if (transport_ != nullptr) {
       agent_ = std::make_unique<KvTransferAgent>(
           KvTransferAgentOptions{.fingerprint = runner_->info().fingerprint},
@@ -101,19 +113,43 @@ class Rank {
                                    .pool = pool_.get(),
                                    .transfer = agent_.get(),
                                    .clock = &clock_,
-                                   .observer = {}});
+                                   .observer = [this](const StepStats& step) {
+                                     Count(step);
+                                   }});
+    if (config.device_thread) {
+      device_ = std::make_unique<DeviceThread>(&stream_);
+    }
   }
 
   LLMEngine& engine() { return *engine_; }
 
-  void Turn() {
-    engine_->Advance();
-    stream_.Poll();
-    if (agent_ != nullptr) agent_->Poll();
+  // True if anything happened.
+  bool Turn() {
+    bool busy = engine_->Advance();
+    if (device_ == nullptr) busy |= stream_.Poll();
+    if (agent_ != nullptr) busy |= agent_->Poll();
+    return busy;
+  }
+
+  void AddCountsTo(MachineResult* result) const {
+    result->num_preemptions = counts_.num_preemptions;
+    result->num_steps = counts_.num_steps;
+    result->drafts_verified = counts_.drafts_verified;
+    result->drafts_accepted = counts_.drafts_accepted;
   }
 
  private:
+  void Count(const StepStats& step) {
+    ++counts_.num_steps;
+    counts_.num_preemptions += step.preemptions;
+    for (size_t i = 0; i < kMaxDraftTokens; ++i) {
+      counts_.drafts_verified[i] += step.drafts_verified[i];
+      counts_.drafts_accepted[i] += step.drafts_accepted[i];
+    }
+  }
+
   const MonotonicClock clock_;
+  MachineResult counts_;
   ThreadPool threads_;
   const CpuContext cpu_;
   const std::unique_ptr<DeepSeekV3Runner> runner_;
@@ -124,6 +160,7 @@ class Rank {
   CpuDeviceStream stream_;
   std::unique_ptr<CpuStepExecutor> executor_;
   std::unique_ptr<LLMEngine> engine_;
+  std::unique_ptr<DeviceThread> device_;  // Null: Turn.
 };
 
 // Collects one request's tokens; dies on a gap, a repeat or a failure.
@@ -192,7 +229,7 @@ MachineResult RunUnified(Rank& rank, const MachineConfig& config,
   }
   Preempter preempter;
   while (!AllFinished(sinks) || !rank.engine().idle()) {
-    rank.Turn();
+    if (!rank.Turn()) rank.engine().WaitForWork(kDeviceWait);
     if (!config.preempt_before_every_token) continue;
     for (size_t i = 0; i < requests.size(); ++i) {
       preempter.MaybePreempt(rank.engine(), requests[i].id,
@@ -201,6 +238,7 @@ MachineResult RunUnified(Rank& rank, const MachineConfig& config,
   }
   MachineResult result;
   for (const auto& sink : sinks) result.sequences.push_back(sink->sequence());
+  rank.AddCountsTo(&result);
   result.num_preempted_indices = preempter.num_preempted();
   return result;
 }
@@ -229,8 +267,10 @@ MachineResult RunSplit(std::array<Rank*, 2> ranks, const MachineConfig& config,
   Preempter preempter;
   while (!AllFinished(first_sinks) || !AllFinished(sinks) ||
          !prefill.engine().idle() || !decode.engine().idle()) {
-    prefill.Turn();
-    decode.Turn();
+    const bool prefill_busy = prefill.Turn();
+    if (!decode.Turn() && !prefill_busy) {
+      decode.engine().WaitForWork(kDeviceWait);
+    }
     if (!config.preempt_before_every_token) continue;
     for (size_t i = 0; i < requests.size(); ++i) {
       preempter.MaybePreempt(decode.engine(), requests[i].id,
@@ -246,6 +286,7 @@ MachineResult RunSplit(std::array<Rank*, 2> ranks, const MachineConfig& config,
              sinks[i]->sequence().logprob_bits[0]);
     result.sequences.push_back(sinks[i]->sequence());
   }
+  decode.AddCountsTo(&result);
   result.num_preempted_indices = preempter.num_preempted();
   return result;
 }
@@ -260,7 +301,10 @@ std::string MachineConfig::ToString() const {
       << max_chunk_tokens << ", batch " << max_running_requests
       << (preempt_before_every_token ? ", preempted" : "") << ", "
       << VectorIsaName(isa) << ", threads " << threads << ", cache "
-      << (cache == CacheDtype::kF32 ? "f32" : "bf16");
+      << (cache == CacheDtype::kF32 ? "f32" : "bf16") << ", depth "
+      << pipeline_depth << (device_thread ? " with a device thread" : "")
+      << ", " << (adaptive_verification ? "at most " : "") << num_draft_tokens
+      << " drafts, " << pool_blocks << " blocks";
   return out.str();
 }
 

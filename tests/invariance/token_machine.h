@@ -1,12 +1,15 @@
 // The demo model behind one engine, or behind a prefill and a decode engine
-// joined by a real transport, driven from one thread: requests in, tokens out.
+// joined by a real transport: requests in, tokens out. One thread drives it
+// all, but for the devices that have one of their own.
 #ifndef BATON_TESTS_INVARIANCE_TOKEN_MACHINE_H_
 #define BATON_TESTS_INVARIANCE_TOKEN_MACHINE_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "engine/engine_options.h"
 #include "engine/generation_request.h"
 #include "kernels/cpu_context.h"
 #include "kernels/latent_attention.h"
@@ -24,6 +27,13 @@ struct MachineConfig {
   VectorIsa isa = VectorIsa::kArray;
   int threads = 1;
   CacheDtype cache = CacheDtype::kF32;
+  uint32_t pipeline_depth = 1;
+  // A thread for each engine's device, so that steps really overlap; else the
+  // driver's thread does one task of the device after each turn of the engine.
+  bool device_thread = false;
+  uint32_t num_draft_tokens = 0;
+  bool adaptive_verification = false;  // Else all drafts are verified.
+  uint32_t pool_blocks = 256;          // Of each engine.
 
   std::string ToString() const;
 };
@@ -40,6 +50,11 @@ struct MachineResult {
   std::vector<GeneratedSequence> sequences;  // In the order of the requests.
   // Pairs of (request, generated index) before which the request was preempted.
   uint32_t num_preempted_indices = 0;
+  // All steps of the engine that decodes.
+  uint32_t num_preemptions = 0;
+  uint32_t num_steps = 0;
+  std::array<uint32_t, kMaxDraftTokens> drafts_verified = {};
+  std::array<uint32_t, kMaxDraftTokens> drafts_accepted = {};
 };
 
 // Runs all requests to their end. `model_folder` is a Hugging Face folder. Dies

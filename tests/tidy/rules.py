@@ -39,7 +39,7 @@ TESTED_THROUGH = {
     "engine/llm_engine_transfer.cc": "engine/llm_engine_test.cc",
     "kernels/cpu/": "kernels/linear_test.cc",
     "kernels/rope_tables.cc": "kernels/elementwise_test.cc",
-    "server/cli/closed_loop.cc": "server/cli/commands_test.cc",
+    "server/cli/load_loop.cc": "server/cli/commands_test.cc",
     "server/cli/generation_stream.cc": "server/cli/commands_test.cc",
     "server/router/generation_call.cc": "server/router/router_test.cc",
     "server/worker_process.cc": "tests/integration/python_client_test.py",

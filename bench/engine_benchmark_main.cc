@@ -1,13 +1,13 @@
 // How fast one engine turns prompts into tokens: the loop, the model and the
 // sampler in one process, without any server. Prints a JSON line for each batch
-// size.
+// size and variant.
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -16,21 +16,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
 #include "base/field_error.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
-#include "engine/cpu_device_stream.h"
-#include "engine/cpu_step_executor.h"
-#include "engine/llm_engine.h"
-#include "engine/model/deepseek_v3_runner.h"
-#include "kernels/cpu_context.h"
-#include "kernels/thread_pool.h"
+#include "bench/engine_run.h"
 #include "nlohmann/json.hpp"
 #include "server/edge/config.h"
-#include "tests/fakes/heap_kv_pool.h"
-#include "tests/fakes/recording_token_sink.h"
 
 namespace baton {
 namespace {
@@ -51,9 +44,38 @@ struct Options {
   std::string prompts;
   std::string logits_out;
   bool tokens = false;
+  uint32_t pipeline_depth = 1;
+  uint32_t num_draft_tokens = 0;
+  bool adaptive_verification = true;
+  bool compare = false;
+  uint32_t rounds = 1;
 };
 
 using Prompts = std::vector<std::vector<uint32_t>>;
+
+void AddEngineFlags(Flags& flags, Options* o) {
+  flags.Group("Engine");
+  flags.Add(&o->pipeline_depth,
+            {.name = "pipeline_depth",
+             .help = "Steps in flight; above 1 the device has a thread.",
+             .min = 1,
+             .max = kMaxPipelineDepth});
+  flags.Add(&o->num_draft_tokens, {.name = "num_draft_tokens",
+                                   .help = "Drafts a sequence and step.",
+                                   .max = kMaxDraftTokens});
+  flags.Add(&o->adaptive_verification,
+            {.name = "adaptive_verification",
+             .help = "Verify the drafts that pay, by a curve measured first; "
+                     "else all."});
+  flags.Add(&o->compare,
+            {.name = "compare",
+             .help = "In turns: depth 1 and --pipeline_depth, without drafts "
+                     "and with --num_draft_tokens."});
+  flags.Add(&o->rounds, {.name = "rounds",
+                         .help = "Of each batch size; the median one counts.",
+                         .min = 1,
+                         .max = 1000});
+}
 
 void AddFlags(Flags& flags, Options* o) {
   flags.Add(&o->model,
@@ -92,6 +114,7 @@ void AddFlags(Flags& flags, Options* o) {
                      "float32."});
   flags.Add(&o->tokens,
             {.name = "tokens", .help = "Put the tokens into the line."});
+  AddEngineFlags(flags, o);
 }
 
 absl::StatusOr<std::vector<uint32_t>> BatchSizes(const Options& options) {
@@ -107,16 +130,17 @@ absl::StatusOr<std::vector<uint32_t>> BatchSizes(const Options& options) {
   return sizes;
 }
 
-absl::StatusOr<Prompts> MakePrompts(const Options& options, uint32_t count,
-                                    uint32_t vocab_size) {
-  if (!options.prompts.empty()) {
-    std::ifstream file(options.prompts);
-    const auto json = nlohmann::json::parse(file, nullptr, false);
-    if (!json.is_array() || json.size() < count) {
-      return FieldError("prompts", "no list with enough lists of ids");
-    }
-    return json.get<Prompts>();
+absl::StatusOr<Prompts> ReadPrompts(const std::string& path, uint32_t count) {
+  std::ifstream file(path);
+  const auto json = nlohmann::json::parse(file, nullptr, false);
+  if (!json.is_array() || json.size() < count) {
+    return FieldError("prompts", "no list with enough lists of ids");
   }
+  return json.get<Prompts>();
+}
+
+Prompts RandomPrompts(const Options& options, uint32_t count,
+                      uint32_t vocab_size) {
   std::mt19937_64 random(options.seed);
   std::uniform_int_distribution<uint32_t> draw(kFirstPlainToken,
                                                vocab_size - 1);
@@ -127,39 +151,10 @@ absl::StatusOr<Prompts> MakePrompts(const Options& options, uint32_t count,
   return prompts;
 }
 
-// One batch, from its submission to its last token.
-struct Run {
-  absl::Duration prompt_time;  // To the end of the last prefill step.
-  uint32_t prompt_tokens = 0;
-  // Between the ends of the first and the last decode step of the full batch:
-  // everything is in it, scheduling, forward, sampling and handing out.
-  absl::Duration decode_time;
-  uint32_t decode_steps = 0;
-  std::vector<absl::Duration> step_times;  // Between ends; sorted.
-  Prompts tokens;
-};
-
-using Steps = std::vector<std::pair<absl::Time, StepStats>>;
-
-Run Summarise(absl::Time start, const Steps& steps, uint32_t batch) {
-  Run run;
-  std::vector<absl::Time> ends;  // Of decode steps of the full batch.
-  for (const auto& [end, stats] : steps) {
-    if (stats.prefill) {
-      run.prompt_time = end - start;
-      run.prompt_tokens += stats.rows;
-    } else if (stats.rows == batch) {
-      ends.push_back(end);
-    }
-  }
-  CHECK_GE(ends.size(), 2u) << "no decode steps of the full batch";
-  run.decode_steps = ends.size() - 1;
-  run.decode_time = ends.back() - ends.front();
-  for (size_t i = 1; i < ends.size(); ++i) {
-    run.step_times.push_back(ends[i] - ends[i - 1]);
-  }
-  std::sort(run.step_times.begin(), run.step_times.end());
-  return run;
+void WriteFloats(const std::string& path, const std::vector<float>& values) {
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(values.data()),
+             static_cast<std::streamsize>(values.size() * sizeof(float)));
 }
 
 std::vector<GenerationRequest> MakeRequests(const Options& options,
@@ -178,120 +173,150 @@ std::vector<GenerationRequest> MakeRequests(const Options& options,
   return requests;
 }
 
-// Turns the loop on this one thread until all have ended. The engine's observer
-// adds to `steps`.
-Run RunBatch(LLMEngine* engine, CpuDeviceStream* stream,
-             const std::vector<GenerationRequest>& requests, Steps* steps) {
-  const MonotonicClock clock;
-  std::vector<RecordingTokenSink> sinks(requests.size());
-  steps->clear();
-  const absl::Time start = clock.Now();
-  for (size_t i = 0; i < requests.size(); ++i) {
-    CHECK_OK(engine->Submit(requests[i], &sinks[i]));
-  }
-  do {
-    engine->Advance();
-    stream->Poll();
-  } while (!engine->idle());
-  Run run = Summarise(start, *steps, static_cast<uint32_t>(requests.size()));
-  for (const RecordingTokenSink& sink : sinks) {
-    run.tokens.push_back(sink.tokens);
-  }
-  return run;
+// By the place of the draft in its chain, without the places never verified.
+nlohmann::json ByPlace(const std::array<uint32_t, kMaxDraftTokens>& counts) {
+  size_t size = counts.size();
+  while (size > 0 && counts[size - 1] == 0) --size;
+  return std::vector<uint32_t>(counts.begin(), counts.begin() + size);
 }
 
-void WriteLogits(const std::string& path, DeepSeekV3Runner* model,
-                 const std::vector<uint32_t>& prompt, uint32_t max_rows) {
-  std::vector<uint32_t> block_table(prompt.size() / CacheSpec::kBlockTokens +
-                                    1);
-  for (size_t i = 0; i < block_table.size(); ++i) block_table[i] = i;
-  std::vector<float> logits(model->info().vocab_size);
-  for (size_t start = 0; start < prompt.size(); start += max_rows) {
-    const size_t rows = std::min<size_t>(max_rows, prompt.size() - start);
-    std::vector<int32_t> positions(rows);
-    for (size_t i = 0; i < rows; ++i) positions[i] = start + i;
-    const SequenceRows sequence = {.first_row = 0,
-                                   .num_rows = static_cast<int32_t>(rows),
-                                   .block_table = block_table.data()};
-    const auto last_row = static_cast<int32_t>(rows - 1);
-    model->Forward(
-        {.token_ids = {prompt.data() + start, rows},
-         .positions = positions,
-         .sequences = {&sequence, 1},
-         .logits_rows = {&last_row, 1}},
-        {.logits = Dense(logits.data(), 1, static_cast<int>(logits.size()))});
-  }
-  std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(logits.data()),
-             static_cast<std::streamsize>(logits.size() * sizeof(float)));
+double TokensPerSecond(const BatchRun& run) {
+  return run.decode_tokens / absl::ToDoubleSeconds(run.decode_time);
 }
 
-nlohmann::json RunJson(const Options& options, uint32_t batch, const Run& run) {
+nlohmann::json RunJson(const Options& options, const EngineVariant& variant,
+                       uint32_t batch, const BatchRun& run) {
+  const double steps = run.decode_steps;
+  const absl::Duration median_step = run.step_times[run.step_times.size() / 2];
   nlohmann::json json = {
+      {"variant", variant.name},
       {"batch", batch},
       {"threads", options.threads},
       {"weights", options.weights == WeightStorage::kF32 ? "f32" : "bf16"},
       {"cache", options.cache == CacheDtype::kF32 ? "f32" : "bf16"},
+      {"pipeline_depth", variant.pipeline_depth},
+      {"num_draft_tokens", variant.num_draft_tokens},
       {"prefill_tokens_per_second",
        run.prompt_tokens / absl::ToDoubleSeconds(run.prompt_time)},
-      {"decode_tokens_per_second",
-       batch * run.decode_steps / absl::ToDoubleSeconds(run.decode_time)},
-      {"decode_step_us_p50",
-       absl::ToDoubleMicroseconds(run.step_times[run.step_times.size() / 2])}};
+      {"decode_tokens_per_second", TokensPerSecond(run)},
+      {"decode_step_us_p50", absl::ToDoubleMicroseconds(median_step)},
+      // Were all steps as long as that one: what other load takes is not in it.
+      {"decode_tokens_per_second_p50",
+       run.decode_tokens / steps / absl::ToDoubleSeconds(median_step)},
+      {"device_idle_share",
+       absl::FDivDuration(run.device_idle, run.decode_time)},
+      {"device_idle_us_per_step",
+       absl::ToDoubleMicroseconds(run.device_idle) / steps},
+      {"schedule_us_per_step",
+       absl::ToDoubleMicroseconds(run.schedule_time) / steps},
+      {"commit_us_per_step",
+       absl::ToDoubleMicroseconds(run.commit_time) / steps},
+      {"rows_per_step", run.rows / steps},
+      {"wasted_rows_share", run.wasted_rows / std::max(1.0, double(run.rows))},
+      {"drafts_made", run.drafts_made},
+      {"drafts_verified", ByPlace(run.drafts_verified)},
+      {"drafts_accepted", ByPlace(run.drafts_accepted)},
+      {"tokens_per_sequence_step",
+       run.decode_tokens / static_cast<double>(run.sequence_steps)}};
   if (options.tokens) json["tokens"] = run.tokens;
   return json;
+}
+
+std::vector<EngineVariant> MakeVariants(const Options& options) {
+  const EngineVariant asked = {
+      .name = "asked",
+      .pipeline_depth = options.pipeline_depth,
+      .num_draft_tokens = options.num_draft_tokens,
+      .adaptive_verification = options.adaptive_verification};
+  if (!options.compare) return {asked};
+  std::vector<EngineVariant> variants;
+  for (const uint32_t drafts : {0u, options.num_draft_tokens}) {
+    for (const uint32_t depth : {1u, options.pipeline_depth}) {
+      EngineVariant variant = asked;
+      variant.name = absl::StrCat("depth ", depth, ", ", drafts, " drafts");
+      variant.pipeline_depth = depth;
+      variant.num_draft_tokens = drafts;
+      variants.push_back(std::move(variant));
+      if (depth == options.pipeline_depth) break;
+    }
+    if (drafts == options.num_draft_tokens) break;
+  }
+  return variants;
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Of one batch size: all variants, round by round in turns; a line for each,
+// of its median round.
+void RunInTurns(const Options& options,
+                const std::vector<EngineVariant>& variants,
+                const std::vector<std::unique_ptr<BenchEngine>>& engines,
+                const std::vector<GenerationRequest>& requests) {
+  std::vector<std::vector<BatchRun>> runs(variants.size());
+  for (uint32_t round = 0; round < options.rounds; ++round) {
+    for (size_t v = 0; v < variants.size(); ++v) {
+      runs[v].push_back(engines[v]->Run(requests));
+      CHECK(runs[v].back().tokens == runs[0][0].tokens)
+          << variants[v].name << " gives other tokens";
+    }
+  }
+  for (size_t v = 0; v < variants.size(); ++v) {
+    std::vector<double> ratios;
+    for (uint32_t round = 0; round < options.rounds; ++round) {
+      ratios.push_back(TokensPerSecond(runs[v][round]) /
+                       TokensPerSecond(runs[0][round]));
+    }
+    std::sort(runs[v].begin(), runs[v].end(),
+              [](const BatchRun& a, const BatchRun& b) {
+                return TokensPerSecond(a) < TokensPerSecond(b);
+              });
+    nlohmann::json json =
+        RunJson(options, variants[v], static_cast<uint32_t>(requests.size()),
+                runs[v][options.rounds / 2]);
+    if (options.compare) json["median_ratio_to_first"] = Median(ratios);
+    std::cout << json.dump() << std::endl;
+  }
 }
 
 absl::Status RunBenchmark(const Options& options) {
   ASSIGN_OR_RETURN(const std::vector<uint32_t> sizes, BatchSizes(options));
   const uint32_t largest = *std::max_element(sizes.begin(), sizes.end());
-  EngineOptions engine_options;
-  engine_options.max_running_requests = largest;
-  // All prompts first: then every decode step has the full batch.
-  engine_options.decode_steps_per_prefill = 0;
-
-  ThreadPool threads({.num_threads = static_cast<int>(options.threads),
-                      .pin_threads = options.pin_threads});
-  const CpuContext cpu = {.isa = SupportedVectorIsas().back(),
-                          .threads = &threads};
-  ASSIGN_OR_RETURN(const std::unique_ptr<DeepSeekV3Runner> model,
-                   DeepSeekV3Runner::Load(
-                       {.folder = options.model,
-                        .weights = options.weights,
-                        .cache_dtype = options.cache,
-                        .max_rows = static_cast<int>(engine_options.max_rows()),
-                        .max_logits_rows =
-                            static_cast<int>(engine_options.max_logits_rows())},
-                       cpu));
-  ASSIGN_OR_RETURN(const Prompts prompts,
-                   MakePrompts(options, largest, model->info().vocab_size));
-  size_t longest = 0;
-  for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
-  const size_t blocks =
-      (longest + options.max_tokens) / CacheSpec::kBlockTokens + 2;
-  HeapKvPool pool(largest * blocks, model->info().cache.block_bytes());
-  model->BindKvPool(pool.get());
-  if (!options.logits_out.empty()) {
-    WriteLogits(options.logits_out, model.get(), prompts[0],
-                engine_options.max_rows());
+  Prompts prompts;
+  size_t longest = options.prompt_tokens;
+  if (!options.prompts.empty()) {
+    ASSIGN_OR_RETURN(prompts, ReadPrompts(options.prompts, largest));
+    longest = 0;
+    for (const auto& ids : prompts) longest = std::max(longest, ids.size());
   }
 
-  const MonotonicClock clock;
-  CpuDeviceStream stream;
-  Steps steps;
-  CpuStepExecutor executor(
-      engine_options,
-      {.model = model.get(), .stream = &stream, .clock = &clock, .cpu = cpu});
-  LLMEngine engine(engine_options, {.executor = &executor,
-                                    .pool = pool.get(),
-                                    .clock = &clock,
-                                    .observer = [&](const StepStats& stats) {
-                                      steps.emplace_back(clock.Now(), stats);
-                                    }});
+  const std::vector<EngineVariant> variants = MakeVariants(options);
+  std::vector<std::unique_ptr<BenchEngine>> engines;
+  for (const EngineVariant& variant : variants) {
+    ASSIGN_OR_RETURN(
+        engines.emplace_back(),
+        BenchEngine::Create(
+            {.model = options.model,
+             .threads = static_cast<int>(options.threads),
+             .pin_threads = options.pin_threads,
+             .weights = options.weights,
+             .cache = options.cache,
+             .max_batch = largest,
+             .max_sequence_tokens =
+                 static_cast<uint32_t>(longest) + options.max_tokens},
+            variant));
+  }
+  if (prompts.empty()) {
+    prompts = RandomPrompts(options, largest, engines[0]->model().vocab_size);
+  }
+  if (!options.logits_out.empty()) {
+    WriteFloats(options.logits_out, engines[0]->LogitsAfter(prompts[0]));
+  }
   for (const uint32_t batch : sizes) {
-    const Run run = RunBatch(&engine, &stream,
-                             MakeRequests(options, prompts, batch), &steps);
-    std::cout << RunJson(options, batch, run).dump() << std::endl;
+    RunInTurns(options, variants, engines,
+               MakeRequests(options, prompts, batch));
   }
   return absl::OkStatus();
 }

@@ -3,34 +3,42 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <random>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/field_error.h"
 #include "base/status_macros.h"
 #include "server/cli/bench_report.h"
-#include "server/cli/closed_loop.h"
 #include "server/cli/generation_stream.h"
+#include "server/cli/load_loop.h"
+#include "server/cli/plot.h"
 #include "server/cli/process_cpu.h"
 #include "server/cli/rpc_error.h"
+#include "server/cli/timed_requests.h"
 
 namespace baton {
 
 const char kBenchDescription[] =
     "Measures a router under load.\n"
-    "Each client sends its next request when its last one has ended. Prompts "
-    "are random\ntoken ids; every request runs to --max_tokens.\n"
+    "Closed loop: each client sends its next request when its last one has "
+    "ended. Open loop\n(--rate, --trace): requests are sent at their times, "
+    "whatever has ended, and times count\nfrom there. Prompts are random "
+    "token ids; every request runs to its full length.\n"
     "  TTFT  first token minus send\n"
     "  ITL   the gaps between successive token arrivals; tokens of one message "
     "have gaps of 0\n"
     "  TPOT  (E2E - TTFT) / (output tokens - 1)\n"
     "  E2E   last token minus send\n"
     "Percentiles are nearest ranks over all requests of a level, of ITL over "
-    "all gaps.";
+    "all gaps.\n"
+    "--sweep draws each level twice: output tokens/s against tokens/s of one "
+    "user (1 / TPOT),\nand input tokens/s against TTFT, medians.";
 
 namespace {
 
@@ -38,13 +46,29 @@ namespace {
 constexpr uint32_t kFirstPlainToken = 16;
 constexpr absl::Duration kProgressInterval = absl::Seconds(1);
 
+// Of an open loop, where nothing else is said.
+constexpr double kSecondsOfRequests = 30;
+
+struct LoadLevel {
+  uint32_t clients = 0;  // 0: open.
+  double rate = 0;       // Open: requests a second, in the mean.
+  uint32_t num_requests = 0;
+  std::vector<TimedRequest> timed = {};  // Open.
+};
+
 struct LoadPlan {
-  std::vector<uint32_t> clients;
+  std::vector<LoadLevel> levels;
   std::vector<pid_t> pids;
 };
 
-absl::StatusOr<LoadPlan> MakePlan(const BenchOptions& options) {
-  LoadPlan plan;
+RequestShape ShapeOf(const BenchOptions& options) {
+  return {.prompt_tokens = options.prompt_tokens,
+          .max_tokens = options.max_tokens};
+}
+
+absl::StatusOr<std::vector<LoadLevel>> ClosedLevels(
+    const BenchOptions& options) {
+  std::vector<LoadLevel> levels;
   for (const std::string& text : options.clients) {
     const auto numbers = ParseTokenIds(text);
     if (!numbers.ok() || numbers->size() != 1 || numbers->front() == 0 ||
@@ -52,7 +76,77 @@ absl::StatusOr<LoadPlan> MakePlan(const BenchOptions& options) {
       return FieldError("clients",
                         "\"" + text + "\" is no number of clients, 1 to 4096");
     }
-    plan.clients.push_back(numbers->front());
+    const uint32_t clients = numbers->front();
+    levels.push_back({.clients = clients,
+                      .num_requests = options.requests > 0 ? options.requests
+                                                           : 4 * clients});
+  }
+  return levels;
+}
+
+LoadLevel OpenLevel(double rate, std::vector<TimedRequest> timed) {
+  LoadLevel level = {.rate = rate,
+                     .num_requests = static_cast<uint32_t>(timed.size())};
+  level.timed = std::move(timed);
+  return level;
+}
+
+absl::StatusOr<std::vector<double>> Rates(const BenchOptions& options) {
+  std::vector<double> rates;
+  for (const std::string& text : options.rate) {
+    double rate = 0;
+    // Not a number is refused too.
+    if (!absl::SimpleAtod(text, &rate) || !(rate > 0) || rate > 100'000) {
+      return FieldError("rate", "\"" + text + "\" is no rate up to 100000");
+    }
+    rates.push_back(rate);
+  }
+  return rates;
+}
+
+absl::StatusOr<std::vector<LoadLevel>> PoissonLevels(
+    const BenchOptions& options) {
+  ASSIGN_OR_RETURN(const std::vector<double> rates, Rates(options));
+  std::vector<LoadLevel> levels;
+  for (const double rate : rates) {
+    const uint32_t count =
+        options.requests > 0
+            ? options.requests
+            : static_cast<uint32_t>(std::ceil(rate * kSecondsOfRequests));
+    levels.push_back(OpenLevel(
+        rate, PoissonRequests(rate, count, options.seed, ShapeOf(options))));
+  }
+  return levels;
+}
+
+absl::StatusOr<std::vector<LoadLevel>> TraceLevels(
+    const BenchOptions& options) {
+  auto trace = ReadTrace(options.trace, options.requests, ShapeOf(options));
+  if (!trace.ok()) {
+    return FieldError("trace", std::string(trace.status().message()));
+  }
+  ASSIGN_OR_RETURN(const std::vector<double> rates, Rates(options));
+  if (rates.empty()) {
+    const double rate = MeanRate(*trace);
+    return std::vector<LoadLevel>{OpenLevel(rate, *std::move(trace))};
+  }
+  std::vector<LoadLevel> levels;
+  for (const double rate : rates) {
+    std::vector<TimedRequest> scaled = *trace;
+    ScaleToRate(rate, &scaled);
+    levels.push_back(OpenLevel(rate, std::move(scaled)));
+  }
+  return levels;
+}
+
+absl::StatusOr<LoadPlan> MakePlan(const BenchOptions& options) {
+  LoadPlan plan;
+  if (!options.trace.empty()) {
+    ASSIGN_OR_RETURN(plan.levels, TraceLevels(options));
+  } else if (!options.rate.empty()) {
+    ASSIGN_OR_RETURN(plan.levels, PoissonLevels(options));
+  } else {
+    ASSIGN_OR_RETURN(plan.levels, ClosedLevels(options));
   }
   for (const std::string& text : options.pids) {
     const auto numbers = ParseTokenIds(text);
@@ -74,55 +168,64 @@ absl::StatusOr<std::vector<ProcessUsage>> ReadUsages(
   return usages;
 }
 
-v1::GenerateRequest MakeRequest(const BenchOptions& options,
+v1::GenerateRequest MakeRequest(const BenchOptions& options, RequestShape shape,
                                 uint32_t vocab_size, uint64_t index) {
   v1::GenerateRequest request;
   std::mt19937_64 random(options.seed * 1'000'003 + index);
   std::uniform_int_distribution<uint32_t> draw(kFirstPlainToken,
                                                vocab_size - 1);
   auto& ids = *request.mutable_prompt()->mutable_token_ids()->mutable_ids();
-  ids.Reserve(static_cast<int>(options.prompt_tokens));
-  for (uint32_t i = 0; i < options.prompt_tokens; ++i) ids.Add(draw(random));
+  ids.Reserve(static_cast<int>(shape.prompt_tokens));
+  for (uint32_t i = 0; i < shape.prompt_tokens; ++i) ids.Add(draw(random));
   request.mutable_sampling()->set_temperature(
       static_cast<float>(options.temperature));
   request.mutable_sampling()->set_seed(options.seed + index);
-  request.mutable_stopping()->set_max_tokens(options.max_tokens);
+  request.mutable_stopping()->set_max_tokens(shape.max_tokens);
   request.mutable_stopping()->set_ignore_eos(true);
   return request;
 }
 
-// One level of concurrency, from its first request to its last.
+LoadLoopOptions LoopOptions(const BenchOptions& options,
+                            const LoadLevel& level) {
+  LoadLoopOptions loop = {.clients = level.clients,
+                          .requests = level.num_requests};
+  for (const TimedRequest& request : level.timed) {
+    loop.send_times.push_back(request.send);
+  }
+  loop.timeout = options.timeout;
+  return loop;
+}
+
+// One level of load, from its first request to its last.
 absl::StatusOr<BenchLevel> RunLevel(const BenchOptions& options,
-                                    const LoadPlan& plan, uint32_t clients,
-                                    const ClosedLoop::MakeRequest& make,
+                                    const std::vector<pid_t>& pids,
+                                    const LoadLevel& load,
+                                    const LoadLoop::MakeRequest& make,
                                     const Console& console) {
   const MonotonicClock clock;
   const auto stub = ConnectToRouter(options.router);
-  const uint32_t requests =
-      options.requests > 0 ? options.requests : 4 * clients;
-  ClosedLoop loop(
-      {.clients = clients, .requests = requests, .timeout = options.timeout},
-      stub.get(), make);
-  ASSIGN_OR_RETURN(const std::vector<ProcessUsage> before,
-                   ReadUsages(plan.pids));
+  BenchLevel level;
+  level.clients = load.clients;
+  level.rate = load.rate;
+  LoadLoop loop(LoopOptions(options, load), stub.get(), make);
+  ASSIGN_OR_RETURN(const std::vector<ProcessUsage> before, ReadUsages(pids));
   const absl::Duration own_before = OwnCpuTime();
   const absl::Time start = clock.Now();
   loop.Start();
   while (!loop.Wait(kProgressInterval)) {
-    console.err << absl::StrFormat("%d clients: %d of %d requests, %.0f s",
-                                   clients, loop.ended(), requests,
+    console.err << absl::StrFormat("%s: %d of %d requests, %.0f s",
+                                   LoadName(level), loop.ended(),
+                                   load.num_requests,
                                    absl::ToDoubleSeconds(clock.Now() - start))
                 << std::endl;
   }
-  BenchLevel level;
-  level.clients = clients;
   level.wall_time = clock.Now() - start;
   level.client_cpu_time = OwnCpuTime() - own_before;
-  ASSIGN_OR_RETURN(level.servers, ReadUsages(plan.pids));
+  ASSIGN_OR_RETURN(level.servers, ReadUsages(pids));
   for (size_t i = 0; i < before.size(); ++i) {
     level.servers[i].cpu_time -= before[i].cpu_time;
   }
-  ClosedLoop::Results results = loop.TakeResults();
+  LoadLoop::Results results = loop.TakeResults();
   level.failed_requests = results.failed;
   level.requests = std::move(results.requests);
   if (results.failed > 0) {
@@ -155,18 +258,18 @@ absl::StatusOr<std::vector<BenchLevel>> RunLevels(const BenchOptions& options,
   ASSIGN_OR_RETURN(const LoadPlan plan, MakePlan(options));
   ASSIGN_OR_RETURN(const v1::GetModelInfoResponse info, GetModelInfo(options));
   std::vector<BenchLevel> levels;
-  for (const uint32_t clients : plan.clients) {
+  uint64_t num_requests = 0;
+  for (const LoadLevel& load : plan.levels) {
     // Other prompts on each level: none finds the last one's in a cache.
-    const uint64_t offset = uint64_t{clients} << 32;
+    const auto make = [&, first = num_requests](uint32_t index) {
+      const RequestShape shape =
+          load.timed.empty() ? ShapeOf(options) : load.timed[index].shape;
+      return MakeRequest(options, shape, info.vocab_size(), first + index);
+    };
     ASSIGN_OR_RETURN(BenchLevel level,
-                     RunLevel(
-                         options, plan, clients,
-                         [&options, &info, offset](uint32_t index) {
-                           return MakeRequest(options, info.vocab_size(),
-                                              offset + index);
-                         },
-                         console));
+                     RunLevel(options, plan.pids, load, make, console));
     levels.push_back(std::move(level));
+    num_requests += load.num_requests;
   }
   return levels;
 }
@@ -183,6 +286,15 @@ nlohmann::json ReportJson(const BenchOptions& options,
   return json;
 }
 
+bool WriteText(const char* flag, const std::string& path,
+               const std::string& text, const Console& console) {
+  std::ofstream file(path);
+  file << text;
+  if (file.flush()) return true;
+  console.err << "baton bench: cannot write --" << flag << " " << path << "\n";
+  return false;
+}
+
 }  // namespace
 
 void AddBenchFlags(Flags& flags, BenchOptions* options) {
@@ -191,9 +303,19 @@ void AddBenchFlags(Flags& flags, BenchOptions* options) {
   flags.Add(&options->clients,
             {.name = "clients",
              .help = "Numbers of clients, a level each: 1,16,32."});
+  flags.Add(&options->rate,
+            {.name = "rate",
+             .help = "Requests a second, a level each, at Poisson's times by "
+                     "--seed, instead of clients."});
+  flags.Add(&options->trace,
+            {.name = "trace",
+             .help = "File of an Azure (CSV) or Mooncake (JSON lines) trace "
+                     "with times and lengths, which the flags below bound; "
+                     "--rate stretches its time."});
   flags.Add(&options->requests,
             {.name = "requests",
-             .help = "Requests of a level; 0: four for each client.",
+             .help = "Requests of a level; 0: four for each client, 30 "
+                     "seconds' worth of a rate, all of a trace.",
              .max = 10'000'000});
   flags.Add(&options->prompt_tokens, {.name = "prompt_tokens",
                                       .help = "Length of each prompt.",
@@ -214,6 +336,11 @@ void AddBenchFlags(Flags& flags, BenchOptions* options) {
                      "memory are told too."});
   flags.Add(&options->json_out,
             {.name = "json_out", .help = "File for all figures as JSON."});
+  flags.Add(&options->sweep,
+            {.name = "sweep",
+             .help = "Draw the levels, throughput against speed for a user."});
+  flags.Add(&options->svg_out,
+            {.name = "svg_out", .help = "File for the drawing."});
 }
 
 absl::Status ValidateBench(const BenchOptions& options) {
@@ -228,15 +355,16 @@ int RunBench(const BenchOptions& options, const Console& console) {
     return kExitFailed;
   }
   console.out << ReportTable(*levels);
+  bool written = true;
   if (!options.json_out.empty()) {
-    std::ofstream file(options.json_out);
-    file << ReportJson(options, *levels).dump(1) << "\n";
-    if (!file.flush()) {
-      console.err << "baton bench: cannot write --json_out " << options.json_out
-                  << "\n";
-      return kExitFailed;
-    }
+    written &= WriteText("json_out", options.json_out,
+                         ReportJson(options, *levels).dump(1) + "\n", console);
   }
+  if (options.sweep) {
+    written &= WriteText("svg_out", options.svg_out,
+                         DrawPlots(SweepPlots(*levels)), console);
+  }
+  if (!written) return kExitFailed;
   for (const BenchLevel& level : *levels) {
     if (level.failed_requests > 0) return kExitFailed;
   }

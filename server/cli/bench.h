@@ -1,4 +1,4 @@
-// `baton bench`: closed-loop load on a running router.
+// `baton bench`: load on a running router.
 #ifndef BATON_SERVER_CLI_BENCH_H_
 #define BATON_SERVER_CLI_BENCH_H_
 
@@ -18,13 +18,17 @@ struct BenchOptions {
   std::string router = kDefaultRouter;
   absl::Duration timeout = absl::Minutes(10);
   std::vector<std::string> clients = {"1", "16", "32"};
-  uint32_t requests = 0;  // 0: four for each client.
+  std::vector<std::string> rate;  // Not empty: an open loop.
+  std::string trace;              // The same.
+  uint32_t requests = 0;  // 0: four for each client, or thirty seconds' worth.
   uint32_t prompt_tokens = 128;
   uint32_t max_tokens = 128;
   double temperature = 0;
   uint64_t seed = 0;
   std::vector<std::string> pids;
   std::string json_out;
+  bool sweep = false;
+  std::string svg_out = "baton-sweep.svg";
 };
 
 // What --help says of the figures.

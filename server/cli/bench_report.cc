@@ -14,6 +14,7 @@ namespace {
 struct Summary {
   size_t num_tokens = 0;
   double tokens_per_second = 0;
+  double input_tokens_per_second = 0;
   // Per token over client and servers; of the client alone without --pids.
   double cpu_us_per_token = 0;
   std::array<std::vector<absl::Duration>, 4> latencies;  // As kLatencyNames.
@@ -30,9 +31,11 @@ double PerToken(absl::Duration cpu_time, size_t num_tokens) {
 
 Summary Summarise(const BenchLevel& level) {
   Summary summary;
+  size_t input_tokens = 0;
   auto& [ttft, tpot, itl, e2e] = summary.latencies;
   for (const TokenTiming& request : level.requests) {
     summary.num_tokens += request.num_tokens;
+    input_tokens += request.prompt_tokens;
     e2e.push_back(request.e2e);
     if (request.num_tokens > 0) ttft.push_back(request.ttft);
     if (request.num_tokens > 1) tpot.push_back(request.tpot);
@@ -42,8 +45,9 @@ Summary Summarise(const BenchLevel& level) {
     std::sort(values.begin(), values.end());
   }
   if (level.wall_time > absl::ZeroDuration()) {
-    summary.tokens_per_second =
-        summary.num_tokens / absl::ToDoubleSeconds(level.wall_time);
+    const double seconds = absl::ToDoubleSeconds(level.wall_time);
+    summary.tokens_per_second = summary.num_tokens / seconds;
+    summary.input_tokens_per_second = input_tokens / seconds;
   }
   absl::Duration cpu = level.client_cpu_time;
   for (const ProcessUsage& server : level.servers) cpu += server.cpu_time;
@@ -61,17 +65,27 @@ absl::Duration Percentile(const std::vector<absl::Duration>& values,
   return values[std::clamp<size_t>(rank, 1, values.size()) - 1];
 }
 
+std::string LoadName(const BenchLevel& level) {
+  return level.clients > 0 ? absl::StrFormat("%d clients", level.clients)
+                           : absl::StrFormat("%.4g/s", level.rate);
+}
+
 nlohmann::json LevelJson(const BenchLevel& level) {
   const Summary summary = Summarise(level);
   nlohmann::json json = {
-      {"clients", level.clients},
       {"requests", level.requests.size()},
       {"failed_requests", level.failed_requests},
       {"output_tokens", summary.num_tokens},
       {"wall_seconds", absl::ToDoubleSeconds(level.wall_time)},
       {"tokens_per_second", summary.tokens_per_second},
+      {"input_tokens_per_second", summary.input_tokens_per_second},
       {"client_cpu_seconds", absl::ToDoubleSeconds(level.client_cpu_time)},
       {"cpu_us_per_token", summary.cpu_us_per_token}};
+  if (level.clients > 0) {
+    json["clients"] = level.clients;
+  } else {
+    json["rate"] = level.rate;
+  }
   for (const ProcessUsage& server : level.servers) {
     json["servers"].push_back(
         {{"name", server.name},
@@ -90,8 +104,8 @@ nlohmann::json LevelJson(const BenchLevel& level) {
 
 std::string ReportTable(const std::vector<BenchLevel>& levels) {
   std::string table =
-      absl::StrFormat("%7s %8s %6s %8s %9s %9s", "clients", "requests",
-                      "failed", "tokens", "tokens/s", "CPU us/tk");
+      absl::StrFormat("%12s %8s %6s %8s %9s %9s %9s", "load", "requests",
+                      "failed", "tokens", "tokens/s", "input/s", "CPU us/tk");
   for (const char* name : kLatencyNames) {
     for (const double percent : kPercents) {
       table +=
@@ -101,10 +115,11 @@ std::string ReportTable(const std::vector<BenchLevel>& levels) {
   table += "   (latencies in ms)\n";
   for (const BenchLevel& level : levels) {
     const Summary summary = Summarise(level);
-    table += absl::StrFormat("%7d %8d %6d %8d %9.0f %9.1f", level.clients,
-                             level.requests.size(), level.failed_requests,
-                             summary.num_tokens, summary.tokens_per_second,
-                             summary.cpu_us_per_token);
+    table += absl::StrFormat(
+        "%12s %8d %6d %8d %9.0f %9.0f %9.1f", LoadName(level),
+        level.requests.size(), level.failed_requests, summary.num_tokens,
+        summary.tokens_per_second, summary.input_tokens_per_second,
+        summary.cpu_us_per_token);
     for (const auto& values : summary.latencies) {
       for (const double percent : kPercents) {
         table += absl::StrFormat(
@@ -112,7 +127,7 @@ std::string ReportTable(const std::vector<BenchLevel>& levels) {
       }
     }
     table +=
-        absl::StrFormat("\n%17s CPU us/tk: client %.1f", "",
+        absl::StrFormat("\n%22s CPU us/tk: client %.1f", "",
                         PerToken(level.client_cpu_time, summary.num_tokens));
     for (const ProcessUsage& server : level.servers) {
       table += absl::StrFormat(", %s %.1f (%.0f MB)", server.name,
@@ -122,6 +137,30 @@ std::string ReportTable(const std::vector<BenchLevel>& levels) {
     table += "\n";
   }
   return table;
+}
+
+std::vector<Plot> SweepPlots(const std::vector<BenchLevel>& levels) {
+  Plot decode = {.title = "Decode",
+                 .x_label = "tokens/s for a user (1 / median TPOT)",
+                 .y_label = "output tokens/s"};
+  Plot prefill = {.title = "Prefill",
+                  .x_label = "median TTFT, ms",
+                  .y_label = "input tokens/s"};
+  for (const BenchLevel& level : levels) {
+    const Summary summary = Summarise(level);
+    const absl::Duration ttft = Percentile(summary.latencies[0], 50);
+    const absl::Duration tpot = Percentile(summary.latencies[1], 50);
+    if (tpot > absl::ZeroDuration()) {
+      decode.points.push_back({1 / absl::ToDoubleSeconds(tpot),
+                               summary.tokens_per_second, LoadName(level)});
+    }
+    if (ttft > absl::ZeroDuration()) {
+      prefill.points.push_back({absl::ToDoubleMilliseconds(ttft),
+                                summary.input_tokens_per_second,
+                                LoadName(level)});
+    }
+  }
+  return {decode, prefill};
 }
 
 }  // namespace baton

@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
+#include "server/cli/plot.h"
 #include "server/cli/process_cpu.h"
 #include "server/cli/token_timing.h"
 
@@ -18,9 +19,10 @@ namespace baton {
 absl::Duration Percentile(const std::vector<absl::Duration>& values,
                           double percent);
 
-// What one level of concurrency gave.
+// What one level of load gave.
 struct BenchLevel {
-  uint32_t clients = 0;
+  uint32_t clients = 0;  // 0: an open loop.
+  double rate = 0;       // Open: requests sent a second, in the mean.
   uint32_t failed_requests = 0;
   absl::Duration wall_time = absl::ZeroDuration();
   absl::Duration client_cpu_time = absl::ZeroDuration();
@@ -29,9 +31,14 @@ struct BenchLevel {
   std::vector<TokenTiming> requests = {};  // Those that went well.
 };
 
+// "16 clients" or "2.5/s".
+std::string LoadName(const BenchLevel& level);
 nlohmann::json LevelJson(const BenchLevel& level);
 // With a line for each level, and under it one on who used the CPU.
 std::string ReportTable(const std::vector<BenchLevel>& levels);
+// Throughput against what one user sees: decode and prefill. A level without a
+// median for a plot is not in it.
+std::vector<Plot> SweepPlots(const std::vector<BenchLevel>& levels);
 
 }  // namespace baton
 

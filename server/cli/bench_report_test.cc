@@ -34,12 +34,14 @@ BenchLevel TwoRequests() {
                        .resident_bytes = 4096},
                       {.name = "baton-router",
                        .cpu_time = absl::Microseconds(100)}},
-          .requests = {{.num_tokens = 3,
+          .requests = {{.prompt_tokens = 30,
+                        .num_tokens = 3,
                         .ttft = absl::Seconds(1),
                         .tpot = absl::Seconds(2),
                         .e2e = absl::Seconds(5),
                         .itl = {absl::Seconds(1), absl::Seconds(3)}},
-                       {.num_tokens = 1,
+                       {.prompt_tokens = 10,
+                        .num_tokens = 1,
                         .ttft = absl::Seconds(3),
                         .e2e = absl::Seconds(3)}}};
 }
@@ -50,6 +52,7 @@ TEST(BenchReportTest, RatesCountAllTokensAndCpuTimeOfAllProcesses) {
   EXPECT_EQ(json["requests"], 2);
   EXPECT_EQ(json["failed_requests"], 1);
   EXPECT_DOUBLE_EQ(json["tokens_per_second"], 2);
+  EXPECT_DOUBLE_EQ(json["input_tokens_per_second"], 20);
   EXPECT_DOUBLE_EQ(json["cpu_us_per_token"], 100);
   EXPECT_EQ(json["servers"][0]["resident_bytes"], 4096);
   EXPECT_EQ(json["servers"][1]["name"], "baton-router");
@@ -70,6 +73,29 @@ TEST(BenchReportTest, TheTableHasTwoLinesForEachLevel) {
   EXPECT_THAT(table, HasSubstr("3000.00"));
   EXPECT_THAT(table, HasSubstr("client 25.0, batond 50.0 (0 MB), baton-router "
                                "25.0"));
+}
+
+TEST(BenchReportTest, AnOpenLoopIsNamedByItsRate) {
+  const BenchLevel level = {.rate = 2.5};
+  EXPECT_EQ(LoadName(level), "2.5/s");
+  EXPECT_DOUBLE_EQ(LevelJson(level)["rate"], 2.5);
+  EXPECT_FALSE(LevelJson(level).contains("clients"));
+  EXPECT_EQ(LoadName(TwoRequests()), "2 clients");
+  EXPECT_FALSE(LevelJson(TwoRequests()).contains("rate"));
+}
+
+TEST(BenchReportTest, TheSweepHasEachLevelInBothPlots) {
+  // The second has no medians.
+  const std::vector<Plot> plots =
+      SweepPlots({TwoRequests(), {.clients = 1, .failed_requests = 4}});
+  ASSERT_EQ(plots.size(), 2u);
+  ASSERT_EQ(plots[0].points.size(), 1u);
+  EXPECT_DOUBLE_EQ(plots[0].points[0].x, 0.5);
+  EXPECT_DOUBLE_EQ(plots[0].points[0].y, 2);
+  ASSERT_EQ(plots[1].points.size(), 1u);
+  EXPECT_DOUBLE_EQ(plots[1].points[0].x, 1000);
+  EXPECT_DOUBLE_EQ(plots[1].points[0].y, 20);
+  EXPECT_EQ(plots[1].points[0].label, "2 clients");
 }
 
 TEST(BenchReportTest, ALevelWithoutAnyTokenHasRatesOfZero) {

@@ -230,6 +230,48 @@ TEST_F(CommandsTest, BenchMeasuresEachLevel) {
             requests[1].prompt().SerializeAsString());
 }
 
+TEST_F(CommandsTest, AnOpenLoopSendsAtItsRateAndDrawsTheSweep) {
+  BenchOptions options;
+  options.router = endpoint_;
+  options.rate = {"500", "1000"};
+  options.requests = 10;
+  options.prompt_tokens = 4;
+  options.max_tokens = 5;
+  options.sweep = true;
+  options.svg_out = ::testing::TempDir() + "sweep.svg";
+  options.json_out = ::testing::TempDir() + "open.json";
+  EXPECT_EQ(RunBench(options, console()), kExitOk);
+  nlohmann::json json;
+  std::ifstream(options.json_out) >> json;
+  ASSERT_EQ(json["levels"].size(), 2u);
+  EXPECT_EQ(json["levels"][1]["rate"], 1000);
+  EXPECT_EQ(json["levels"][1]["requests"], 10);
+  EXPECT_GT(json["levels"][1]["input_tokens_per_second"], 0);
+  std::stringstream svg;
+  svg << std::ifstream(options.svg_out).rdbuf();
+  EXPECT_THAT(svg.str(), HasSubstr("<title>1000/s: "));
+  EXPECT_EQ(router_.requests().size(), 20u);
+}
+
+TEST_F(CommandsTest, ATraceGivesTimesAndLengths) {
+  BenchOptions options;
+  options.router = endpoint_;
+  options.trace = ::testing::TempDir() + "trace.csv";
+  std::ofstream(options.trace) << "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                                  "2023-11-16 18:17:03.97,7,3\n"
+                                  "2023-11-16 18:18:04.97,900,2\n";
+  options.rate = {"100"};  // A minute would be too long.
+  EXPECT_EQ(RunBench(options, console()), kExitOk);
+  const auto requests = router_.requests();
+  ASSERT_EQ(requests.size(), 2u);
+  const bool in_order = requests[0].stopping().max_tokens() == 3;
+  const v1::GenerateRequest& first = requests[in_order ? 0 : 1];
+  const v1::GenerateRequest& second = requests[in_order ? 1 : 0];
+  EXPECT_EQ(first.prompt().token_ids().ids_size(), 7);
+  EXPECT_EQ(second.prompt().token_ids().ids_size(), 128);
+  EXPECT_EQ(second.stopping().max_tokens(), 2u);
+}
+
 TEST_F(CommandsTest, BenchWithoutARouterFails) {
   server_->Shutdown();
   BenchOptions options;
@@ -237,6 +279,14 @@ TEST_F(CommandsTest, BenchWithoutARouterFails) {
   EXPECT_EQ(RunBench(options, console()), kExitFailed);
   EXPECT_THAT(err_.str(), HasSubstr("baton bench: UNAVAILABLE"));
   options.clients = {"0"};
+  EXPECT_FALSE(ValidateBench(options).ok());
+  for (const char* rate : {"0", "-1", "nan", "inf", "fast"}) {
+    options.rate = {rate};
+    EXPECT_FALSE(ValidateBench(options).ok()) << rate;
+  }
+  options.rate = {"0.5"};
+  EXPECT_TRUE(ValidateBench(options).ok());
+  options.trace = "/nowhere/at/all";
   EXPECT_FALSE(ValidateBench(options).ok());
 }
 

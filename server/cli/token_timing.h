@@ -21,6 +21,7 @@ struct TokenArrival {
 // TPOT  (E2E - TTFT) / (output tokens - 1)
 // E2E   the last message minus send
 struct TokenTiming {
+  size_t prompt_tokens = 0;  // Known to the sender alone.
   size_t num_tokens = 0;
   absl::Duration ttft = absl::ZeroDuration();
   // 0 with fewer than two tokens.

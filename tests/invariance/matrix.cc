@@ -14,12 +14,12 @@ namespace {
 
 constexpr int kNumRequests = 64;
 constexpr uint32_t kVocabSize = 4096;
-// Eight one-block prompts in a row grow to three or four blocks each; three may
-// enter.
+// Prompts of one block, one after the other, that grow to up to four blocks
+// each in a pool of four.
 constexpr int kFirstLong = 8;
-constexpr int kNumLong = 8;
+constexpr int kNumLong = 12;
 constexpr uint32_t kLongTokens = 140;
-constexpr uint32_t kTightPoolBlocks = 5;
+constexpr uint32_t kTightPoolBlocks = 4;
 
 constexpr std::array<uint32_t, 3> kDepths = {1, 2, 3};
 constexpr std::array<uint32_t, 5> kDrafts = {0, 1, 3, 5, kMaxDraftTokens};

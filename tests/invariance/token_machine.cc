@@ -26,6 +26,8 @@
 namespace baton {
 namespace {
 
+// The last request of a split run waits for all others, on a busy machine.
+constexpr absl::Duration kPatience = absl::Minutes(15);
 // How long the driver waits for a device that runs on a thread of its own.
 constexpr absl::Duration kDeviceWait = absl::Microseconds(200);
 
@@ -95,7 +97,9 @@ class Rank {
     pool_ = std::make_unique<KvPool>(region, config.pool_blocks, block_bytes);
     if (transport_ != nullptr) {
       agent_ = std::make_unique<KvTransferAgent>(
-          KvTransferAgentOptions{.fingerprint = runner_->info().fingerprint},
+          KvTransferAgentOptions{.fingerprint = runner_->info().fingerprint,
+                                 .lease = kPatience,
+                                 .import_timeout = kPatience},
           transport_.get(), pool_.get(), &clock_,
           [this](KvTransferEvent event) {
             engine_->OnTransferEvent(std::move(event));

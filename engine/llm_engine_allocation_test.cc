@@ -7,7 +7,6 @@
 #include <iostream>
 #include <iterator>
 #include <new>
-#include <span>
 
 #include "base/clock.h"
 #include "base/logging.h"
@@ -50,9 +49,9 @@ namespace {
 struct CountingSink final : public TokenSink {
   void OnKvHandle(const KvHandle&) override {}
   void OnProgress(uint32_t) override {}
-  void OnTokens(uint32_t, std::span<const uint32_t> ids,
-                std::span<const float>) override {
-    num_tokens += ids.size();
+  void OnPromptLogprobs(const ScoredTokens&) override {}
+  void OnTokens(const ScoredTokens& scored) override {
+    num_tokens += scored.tokens.size();
   }
   void OnFinished(const GenerationOutcome&) override {}
 

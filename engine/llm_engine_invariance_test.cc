@@ -45,6 +45,9 @@ class World {
       const ExpectedTokens expected = ExpectedOf(options_.model, done.request);
       EXPECT_EQ(done.sink.tokens, expected.tokens) << done.request.id;
       EXPECT_EQ(done.sink.logprobs, expected.logprobs) << done.request.id;
+      EXPECT_EQ(done.sink.top, expected.top) << done.request.id;
+      EXPECT_EQ(done.sink.prompt_logprobs, expected.prompt_logprobs);
+      EXPECT_EQ(done.sink.prompt_top, expected.prompt_top);
     }
   }
 
@@ -90,6 +93,22 @@ TEST(LLMEngineInvarianceTest, NoChunkSizeChangesAToken) {
   }
 }
 
+TEST(LLMEngineInvarianceTest, NeitherDepthNorDraftsChangeAToken) {
+  for (uint32_t depth = 1; depth <= kMaxPipelineDepth; ++depth) {
+    for (uint32_t drafts : {0u, 1u, kMaxDraftTokens}) {
+      World world(
+          {.engine = {.pipeline_depth = depth, .num_draft_tokens = drafts},
+           .num_blocks = 128,
+           .task_time = absl::Microseconds(700)});
+      for (uint64_t i = 0; i < 12; ++i) {
+        world.Submit(MakeRequest(i, 1 + i * 29 % 150, 40));
+      }
+      world.RunUntilIdle();
+      world.ExpectAllExact();
+    }
+  }
+}
+
 TEST(LLMEngineInvarianceTest, APreemptionBeforeAnyTokenChangesNone) {
   constexpr uint32_t kTokens = 70;
   uint32_t preempted = 0;
@@ -106,6 +125,25 @@ TEST(LLMEngineInvarianceTest, APreemptionBeforeAnyTokenChangesNone) {
     world.ExpectAllExact();
   }
   std::cerr << "preempted before " << preempted << " indices\n";
+}
+
+TEST(LLMEngineInvarianceTest, APreemptionInAPromptTellsItsLogprobsOnce) {
+  for (size_t told = 1; told < 99; told += 7) {
+    World world({.engine = {.max_running_requests = 3,
+                            .max_batched_tokens = 50,
+                            .max_chunk_tokens = 50}});
+    GenerationRequest request = MakeRequest(5, 100, 5);
+    request.prompt_logprobs_from = 0;
+    const Request& victim = world.Submit(request);
+    world.Submit(MakeRequest(2, 30, 20));
+    CHECK(world.driver().RunUntil([&] {
+      return victim.sink.prompt_logprobs.size() >= told &&
+             world.engine().Preempt(victim.request.id, 0);
+    }));
+    EXPECT_TRUE(victim.sink.tokens.empty());
+    world.RunUntilIdle();
+    world.ExpectAllExact();
+  }
 }
 
 TEST(LLMEngineInvarianceTest, PoolsTooSmallForAllPreemptAndChangeNothing) {
@@ -168,6 +206,7 @@ GenerationRequest RandomRequest(std::mt19937_64& random, uint64_t counter,
   request.sample_index = random() % 3;
   if (random() % 3 == 0) {
     for (int i = 0; i < 3; ++i) request.stop_token_ids.push_back(random() % 64);
+    request.min_tokens = random() % 2 * (random() % (request.max_tokens + 1));
   }
   if (random() % 4 == 0) {
     request.deadline = now + absl::Milliseconds(random() % 200);
@@ -181,12 +220,22 @@ void ExpectPrefixOfExact(const FakeModelRunner::Options& model,
   const ExpectedTokens expected = ExpectedOf(model, done.request);
   if (done.sink.code() == absl::StatusCode::kOk) {
     ASSERT_EQ(done.sink.tokens, expected.tokens);
+    ASSERT_EQ(done.sink.logprobs, expected.logprobs);
+    ASSERT_EQ(done.sink.top, expected.top);
+    ASSERT_EQ(done.sink.prompt_logprobs, expected.prompt_logprobs);
+    ASSERT_EQ(done.sink.prompt_top, expected.prompt_top);
     return;
   }
   ASSERT_LE(done.sink.tokens.size(), expected.tokens.size());
+  ASSERT_LE(done.sink.prompt_logprobs.size(), expected.prompt_logprobs.size());
+  for (size_t i = 0; i < done.sink.prompt_logprobs.size(); ++i) {
+    ASSERT_EQ(done.sink.prompt_logprobs[i], expected.prompt_logprobs[i]);
+    ASSERT_EQ(done.sink.prompt_top[i], expected.prompt_top[i]);
+  }
   for (size_t i = 0; i < done.sink.tokens.size(); ++i) {
     ASSERT_EQ(done.sink.tokens[i], expected.tokens[i]);
     ASSERT_EQ(done.sink.logprobs[i], expected.logprobs[i]);
+    ASSERT_EQ(done.sink.top[i], expected.top[i]);
   }
 }
 

@@ -43,6 +43,9 @@ class LLMEngineTest : public testing::Test {
     const ExpectedTokens expected = ExpectedOf(options_.model, request);
     EXPECT_EQ(sink.tokens, expected.tokens);
     EXPECT_EQ(sink.logprobs, expected.logprobs);
+    EXPECT_EQ(sink.top, expected.top);
+    EXPECT_EQ(sink.prompt_logprobs, expected.prompt_logprobs);
+    EXPECT_EQ(sink.prompt_top, expected.prompt_top);
   }
 
   FakeRank::Options options_;
@@ -119,6 +122,83 @@ TEST_F(LLMEngineTest, ResumedTokensKeepTheirIndicesAndTheDraws) {
                                        expected.tokens.end()));
     EXPECT_EQ(sink.outcome->output_tokens, 40u);
   }
+}
+
+TEST_F(LLMEngineTest, NoStopTokenIsDrawnBeforeMinTokensResumedOnesIncluded) {
+  Start({});
+  GenerationRequest request = MakeRequest(2, 5, 12);
+  const std::vector<uint32_t> free = ExpectedOf(options_.model, request).tokens;
+  request.stop_token_ids = {free[0], free[3]};
+  request.min_tokens = 4;
+  const ExpectedTokens expected = ExpectedOf(options_.model, request);
+  RecordingTokenSink& sink = Submit(request);
+  RunUntilIdle();
+  ASSERT_GT(sink.tokens.size(), 4u);
+  ExpectTokensOf(request, sink);
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_NE(sink.tokens[i], free[0]) << i;
+    EXPECT_NE(sink.tokens[i], free[3]) << i;
+  }
+  request.id.counter = 102;
+  request.token_ids.insert(request.token_ids.end(), expected.tokens.begin(),
+                           expected.tokens.begin() + 2);
+  RecordingTokenSink& rest = Submit(request);
+  RunUntilIdle();
+  EXPECT_EQ(rest.tokens,
+            std::vector(expected.tokens.begin() + 2, expected.tokens.end()));
+}
+
+TEST_F(LLMEngineTest, MinTokensOfAnyLengthForbidUpToTheContextsEnd) {
+  Start({.model = {.max_context_tokens = 100}});
+  GenerationRequest request = MakeRequest(2, 5, ~0u);
+  request.stop_token_ids = {ExpectedOf(options_.model, request).tokens[0]};
+  request.min_tokens = ~0u;
+  RecordingTokenSink& sink = Submit(request);
+  RunUntilIdle();
+  EXPECT_EQ(sink.tokens.size(), 95u);
+}
+
+TEST_F(LLMEngineTest, PromptLogprobsComeFromTheIndexOnThatWasAsked) {
+  Start({.engine = {.max_running_requests = 2}});
+  for (const uint32_t from : {0u, 1u, 2u, 40u, 68u, 69u}) {
+    GenerationRequest request = MakeRequest(5, 70, 2);
+    request.prompt_logprobs_from = from;
+    RecordingTokenSink& sink = Submit(request);
+    RunUntilIdle();
+    ExpectTokensOf(request, sink);
+    const uint32_t first = std::max(from, 1u);
+    EXPECT_EQ(sink.first_prompt_index, first);
+    EXPECT_EQ(sink.prompt_tokens, std::vector(request.token_ids.begin() + first,
+                                              request.token_ids.end()));
+  }
+}
+
+TEST_F(LLMEngineTest, APromptOfOneTokenHasNothingToTell) {
+  Start({});
+  GenerationRequest request = MakeRequest(5, 1, 2);
+  request.prompt_logprobs_from = 0;
+  RecordingTokenSink& sink = Submit(request);
+  RunUntilIdle();
+  ExpectTokensOf(request, sink);
+  EXPECT_FALSE(sink.first_prompt_index.has_value());
+}
+
+TEST_F(LLMEngineTest, APromptWhoseLogitsAreNoDistributionFails) {
+  Start({.model = {.poison_token = 63}});
+  GenerationRequest request = MakeRequest(5, 70, 2);
+  request.token_ids[30] = 63;
+  RecordingTokenSink& fine = Submit(request);
+  request.id.counter = 6;
+  request.prompt_logprobs_from = 31;
+  RecordingTokenSink& failed = Submit(request);
+  request.id.counter = 7;
+  request.prompt_logprobs_from = 32;
+  RecordingTokenSink& later = Submit(request);
+  RunUntilIdle();
+  EXPECT_EQ(fine.code(), absl::StatusCode::kOk);
+  EXPECT_EQ(failed.code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(failed.prompt_logprobs.empty());
+  EXPECT_EQ(later.code(), absl::StatusCode::kOk);
 }
 
 TEST_F(LLMEngineTest, TheSamplesOfOneRequestDifferByTheirIndex) {

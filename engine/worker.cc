@@ -33,17 +33,51 @@ void AddBlocks(const SequenceMetadata& sequence, StepInput* input,
 void AddSample(const ScheduledRows& rows, StepInput* input, StepRows* to) {
   if (!rows.draws) return;
   const SequenceMetadata& sequence = *rows.sequence;
-  const SamplingParams& sampling = sequence.request.sampling;
+  const GenerationRequest& request = sequence.request;
+  const SamplingParams& sampling = request.sampling;
   SampleInput sample;
-  sample.params = {.temperature = sampling.temperature,
-                   .top_p = sampling.top_p,
-                   .min_p = sampling.min_p,
-                   .top_k = sampling.top_k,
-                   .seed = sampling.seed,
-                   .sample_index = sequence.request.sample_index};
+  // The request outlives the step, and does not change.
+  sample.params = {
+      .temperature = sampling.temperature,
+      .top_p = sampling.top_p,
+      .min_p = sampling.min_p,
+      .top_k = sampling.top_k,
+      .seed = sampling.seed,
+      .sample_index = request.sample_index,
+      .repetition_penalty = sampling.repetition_penalty,
+      .presence_penalty = sampling.presence_penalty,
+      .frequency_penalty = sampling.frequency_penalty,
+      .logit_bias = sampling.logit_bias,
+      .forbidden = request.stop_token_ids,
+      .num_top_logprobs = sampling.num_top_logprobs,
+      .logprobs_after_truncation = sampling.logprobs_after_truncation};
+  sample.forbidden_before = static_cast<uint32_t>(std::min<uint64_t>(
+      uint64_t{request.original_prompt_tokens} + request.min_tokens,
+      sequence.max_total_tokens));
+  sample.num_prompt_tokens = request.original_prompt_tokens;
+  sample.counts = sampling.has_penalties();
+  if (sample.counts && rows.source == RowSource::kHost) {
+    sample.first_counted = static_cast<uint32_t>(input->counted_ids.size());
+    sample.num_counted = sequence.num_tokens();
+    input->counted_ids.insert(input->counted_ids.end(), sequence.tokens.begin(),
+                              sequence.tokens.end());
+  }
   sample.wants_hidden = sequence.exports();
   to->sample = static_cast<int32_t>(input->samples.size());
   input->samples.push_back(sample);
+}
+
+void AddScores(const ScheduledRows& rows, StepInput* input, StepRows* to) {
+  if (rows.num_scored == 0) return;
+  const SequenceMetadata& sequence = *rows.sequence;
+  to->first_scored_row = rows.first_scored - rows.first_position;
+  to->num_scored = rows.num_scored;
+  to->first_score = static_cast<uint32_t>(input->scores.size());
+  for (uint32_t i = 0; i < rows.num_scored; ++i) {
+    input->scores.push_back(
+        {.token_id = sequence.tokens[rows.first_scored + i + 1],
+         .num_top_logprobs = sequence.request.sampling.num_top_logprobs});
+  }
 }
 
 void BuildInput(const SchedulerOutput& plan, StepInput* input) {
@@ -52,6 +86,7 @@ void BuildInput(const SchedulerOutput& plan, StepInput* input) {
   input->rows.clear();
   input->samples.clear();
   input->counted_ids.clear();
+  input->scores.clear();
   for (const ScheduledRows& rows : plan.rows) {
     const SequenceMetadata& sequence = *rows.sequence;
     StepRows to = {.slot = sequence.slot,
@@ -63,6 +98,7 @@ void BuildInput(const SchedulerOutput& plan, StepInput* input) {
     AddTokens(rows, input, &to);
     AddBlocks(sequence, input, &to);
     AddSample(rows, input, &to);
+    AddScores(rows, input, &to);
     if (!sequence.imported_hidden.empty() &&
         rows.first_position == sequence.num_tokens_at_submit) {
       to.hidden = sequence.imported_hidden.data();
@@ -88,7 +124,13 @@ Worker::Worker(const EngineOptions& options, StepExecutor* executor,
     step->input.block_tables.reserve(pool_blocks);
     step->input.rows.reserve(sequences);
     step->input.samples.reserve(sequences);
+    step->input.counted_ids.reserve(size_t{pool_blocks} *
+                                    CacheSpec::kBlockTokens);
+    step->input.scores.reserve(options.max_logits_rows());
     step->output.samples.resize(sequences);
+    step->output.scores.resize(options.max_logits_rows());
+    step->output.score_top.resize(size_t{options.max_logits_rows()} *
+                                  kMaxTopLogprobs);
     step->output.top.resize(tokens * kMaxTopLogprobs);
     step->output.hidden.resize(size_t{sequences} *
                                executor->info().drafter_hidden_size());

@@ -1,7 +1,9 @@
 #include "engine/generation_request.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/field_error.h"
@@ -13,6 +15,10 @@ namespace {
 constexpr float kMaxTemperature = 100;
 // Its inverse, times any logit of a model, is still finite.
 constexpr float kMinTemperature = 1e-30f;
+constexpr float kMinRepetitionPenalty = 0.01f;
+constexpr float kMaxRepetitionPenalty = 100;
+constexpr float kMaxPenalty = 2;
+constexpr float kMaxBias = 100;
 
 // False for NaN, infinities and subnormals, which no kernel should meet.
 bool InRange(float value, float low, float high) {
@@ -66,6 +72,54 @@ absl::Status ValidateSampling(const SamplingParams& sampling) {
   return absl::OkStatus();
 }
 
+absl::Status ValidatePenalties(const SamplingParams& sampling) {
+  if (!InRange(sampling.repetition_penalty, kMinRepetitionPenalty,
+               kMaxRepetitionPenalty)) {
+    return FieldError("sampling.repetition_penalty", "must be 0.01 .. 100");
+  }
+  if (!InRange(sampling.presence_penalty, -kMaxPenalty, kMaxPenalty)) {
+    return FieldError("sampling.presence_penalty", "must be -2 .. 2");
+  }
+  if (!InRange(sampling.frequency_penalty, -kMaxPenalty, kMaxPenalty)) {
+    return FieldError("sampling.frequency_penalty", "must be -2 .. 2");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateLogitBias(const std::vector<LogitBias>& biases,
+                               const RequestLimits& limits) {
+  if (biases.size() > kMaxLogitBiases) {
+    return FieldError("sampling.logit_bias",
+                      absl::StrCat("at most ", kMaxLogitBiases, " ids"));
+  }
+  std::vector<uint32_t> ids;
+  for (const LogitBias& bias : biases) {
+    if (bias.token_id >= limits.vocab_size) {
+      return FieldError("sampling.logit_bias",
+                        absl::StrCat("id ", bias.token_id,
+                                     " is not below the vocabulary's size, ",
+                                     limits.vocab_size));
+    }
+    if (!InRange(bias.bias, -kMaxBias, kMaxBias)) {
+      return FieldError("sampling.logit_bias", "must be -100 .. 100");
+    }
+    ids.push_back(bias.token_id);
+  }
+  std::sort(ids.begin(), ids.end());
+  if (std::adjacent_find(ids.begin(), ids.end()) != ids.end()) {
+    return FieldError("sampling.logit_bias", "names an id twice");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateLogprobs(const GenerationRequest& request) {
+  if (request.sampling.num_top_logprobs > kMaxTopLogprobs) {
+    return FieldError("logprobs.top",
+                      absl::StrCat("must be 0 .. ", kMaxTopLogprobs));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateStopping(const GenerationRequest& request,
                               const RequestLimits& limits) {
   const size_t resumed =
@@ -74,6 +128,9 @@ absl::Status ValidateStopping(const GenerationRequest& request,
     return FieldError("stopping.max_tokens",
                       absl::StrCat("must be above the ", resumed,
                                    " tokens that are there already"));
+  }
+  if (request.min_tokens > request.max_tokens) {
+    return FieldError("stopping.min_tokens", "is above max_tokens");
   }
   if (request.stop_token_ids.size() > limits.max_stop_token_ids) {
     return FieldError(
@@ -97,6 +154,9 @@ absl::Status ValidateRequest(const GenerationRequest& request,
                              const RequestLimits& limits) {
   RETURN_IF_ERROR(ValidatePrompt(request, limits));
   RETURN_IF_ERROR(ValidateSampling(request.sampling));
+  RETURN_IF_ERROR(ValidatePenalties(request.sampling));
+  RETURN_IF_ERROR(ValidateLogitBias(request.sampling.logit_bias, limits));
+  RETURN_IF_ERROR(ValidateLogprobs(request));
   return ValidateStopping(request, limits);
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "comm/kv_transfer_agent.h"
+#include "kernels/sample.h"
 
 namespace baton {
 
@@ -30,12 +31,26 @@ struct RequestId {
   }
 };
 
+inline constexpr size_t kMaxLogitBiases = 1024;
+
+// As of kernels/sample.h.
 struct SamplingParams {
   float temperature = 1;  // 0: greedy; else 1e-30 .. 100
   float top_p = 1;
   float min_p = 0;
   uint32_t top_k = 0;  // 0: off
   uint64_t seed = 0;
+  float repetition_penalty = 1;            // 0.01 .. 100
+  float presence_penalty = 0;              // -2 .. 2
+  float frequency_penalty = 0;             // -2 .. 2
+  std::vector<LogitBias> logit_bias = {};  // -100 .. 100; an id at most once
+  uint32_t num_top_logprobs = 0;           // At most kMaxTopLogprobs.
+  bool logprobs_after_truncation = false;
+
+  bool has_penalties() const {
+    return repetition_penalty != 1 || presence_penalty != 0 ||
+           frequency_penalty != 0;
+  }
 };
 
 enum class RequestMode {
@@ -54,6 +69,9 @@ struct GenerationRequest {
   uint32_t original_prompt_tokens = 0;
   SamplingParams sampling;
   uint32_t max_tokens = 1;  // From the end of the original prompt.
+  // So many generated tokens can't be stop tokens. From the end of the original
+  // prompt; at most max_tokens.
+  uint32_t min_tokens = 0;
   std::vector<uint32_t> stop_token_ids;
   absl::Time deadline = absl::InfiniteFuture();  // Of the engine's clock.
   std::optional<KvHandle> kv_handle;

@@ -89,6 +89,18 @@ TEST(ValidateRequestTest, NoNumberOutOfRangePasses) {
     request = Valid();
     request.sampling.min_p = bad;
     EXPECT_EQ(FieldOf(request), "sampling.min_p") << bad;
+    request = Valid();
+    request.sampling.repetition_penalty = bad;
+    EXPECT_EQ(FieldOf(request), "sampling.repetition_penalty") << bad;
+    request = Valid();
+    request.sampling.presence_penalty = bad * 3;
+    EXPECT_EQ(FieldOf(request), "sampling.presence_penalty") << bad;
+    request = Valid();
+    request.sampling.frequency_penalty = bad * 3;
+    EXPECT_EQ(FieldOf(request), "sampling.frequency_penalty") << bad;
+    request = Valid();
+    request.sampling.logit_bias = {{.token_id = 1, .bias = bad * 101}};
+    EXPECT_EQ(FieldOf(request), "sampling.logit_bias") << bad;
   }
   GenerationRequest request = Valid();
   request.sampling = {.temperature = 0, .top_p = 1, .min_p = 0};
@@ -99,6 +111,61 @@ TEST(ValidateRequestTest, NoNumberOutOfRangePasses) {
   request = Valid();
   request.sampling.top_p = 0;
   EXPECT_EQ(FieldOf(request), "sampling.top_p");
+}
+
+TEST(ValidateRequestTest, PenaltiesAndBiasesAreGoodUpToTheirLimits) {
+  GenerationRequest request = Valid();
+  for (const float sign : {-1.0f, 1.0f}) {
+    request.sampling.presence_penalty = 2 * sign;
+    request.sampling.frequency_penalty = -2 * sign;
+    request.sampling.logit_bias = {{.token_id = 99, .bias = 100 * sign},
+                                   {.token_id = 0, .bias = -100 * sign}};
+    EXPECT_EQ(FieldOf(request), "");
+  }
+  for (const float good : {0.01f, 100.0f}) {
+    request.sampling.repetition_penalty = good;
+    EXPECT_EQ(FieldOf(request), "");
+  }
+  for (const float bad : {0.0f, 0.0099f, 100.1f}) {
+    request.sampling.repetition_penalty = bad;
+    EXPECT_EQ(FieldOf(request), "sampling.repetition_penalty");
+  }
+}
+
+TEST(ValidateRequestTest, BiasesAreOfTheVocabularyOnceEachAndLimitedInNumber) {
+  constexpr RequestLimits kLarge = {.vocab_size = 5000,
+                                    .max_context_tokens = 16};
+  GenerationRequest request = Valid();
+  std::vector<LogitBias>& biases = request.sampling.logit_bias;
+  for (uint32_t i = 0; i < kMaxLogitBiases; ++i) biases.push_back({i, 1});
+  EXPECT_TRUE(ValidateRequest(request, kLarge).ok());
+  biases.back().token_id = 0;
+  EXPECT_EQ(ErrorField(ValidateRequest(request, kLarge)),
+            "sampling.logit_bias");
+  biases.back().token_id = 5000;
+  EXPECT_EQ(ErrorField(ValidateRequest(request, kLarge)),
+            "sampling.logit_bias");
+  biases.back().token_id = 4000;
+  biases.push_back({4001, 1});
+  EXPECT_EQ(ErrorField(ValidateRequest(request, kLarge)),
+            "sampling.logit_bias");
+}
+
+TEST(ValidateRequestTest, AlternativesAreAsManyAsTheKernelLists) {
+  GenerationRequest request = Valid();
+  for (const uint32_t top : {kMaxTopLogprobs, kMaxTopLogprobs + 1, ~0u}) {
+    request.sampling.num_top_logprobs = top;
+    EXPECT_EQ(FieldOf(request), top == kMaxTopLogprobs ? "" : "logprobs.top");
+  }
+}
+
+TEST(ValidateRequestTest, MinTokensIsAtMostMaxTokens) {
+  GenerationRequest request = Valid();
+  for (const uint32_t min : {request.max_tokens, request.max_tokens + 1, ~0u}) {
+    request.min_tokens = min;
+    EXPECT_EQ(FieldOf(request),
+              min == request.max_tokens ? "" : "stopping.min_tokens");
+  }
 }
 
 // What a hostile peer may send: any bits in any field.
@@ -121,6 +188,15 @@ TEST(ValidateRequestTest, AnyBitsAreEitherRefusedByNameOrInRange) {
     if (random() % 2 != 0) {
       request.sampling.top_k = static_cast<uint32_t>(random());
     }
+    if (random() % 2 != 0) request.sampling.repetition_penalty = any_float();
+    if (random() % 2 != 0) request.sampling.presence_penalty = any_float();
+    if (random() % 2 != 0) request.sampling.frequency_penalty = any_float();
+    for (uint64_t n = random() % 3; n > 0; --n) {
+      request.sampling.logit_bias.push_back(
+          {static_cast<uint32_t>(random() % 110), any_float()});
+    }
+    request.sampling.num_top_logprobs = random() % 25;
+    request.min_tokens = random() % 20;
     const std::string field = FieldOf(request);
     ASSERT_NE(field, "none");
     if (!field.empty()) continue;
@@ -128,6 +204,11 @@ TEST(ValidateRequestTest, AnyBitsAreEitherRefusedByNameOrInRange) {
                 request.sampling.temperature == 0);
     ASSERT_GT(request.sampling.top_p, 0);
     ASSERT_LT(request.token_ids.size(), kLimits.max_context_tokens);
+    ASSERT_GE(request.sampling.repetition_penalty, 0.01f);
+    for (const LogitBias& bias : request.sampling.logit_bias) {
+      ASSERT_TRUE(std::isfinite(bias.bias));
+      ASSERT_LT(bias.token_id, kLimits.vocab_size);
+    }
   }
 }
 

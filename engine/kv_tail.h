@@ -1,8 +1,9 @@
 // The end of a KV transfer: the tokens that the prefill side drew, and what the
 // drafter goes on from.
 //
-//   tail  := version{u32 = 2} count{u32} width{u32} entry{count} hidden{width}
-//   entry := sample_index{u32} token{u32} logprob{u32, the float's bits}
+//   tail   := version{u32 = 3} count{u32} width{u32} entry{count} hidden{width}
+//   entry  := sample_index{u32} drawn{token} num_top{u32} top{token, num_top}
+//   token  := id{u32} logprob{u32, the float's bits}
 //   hidden := u32, the float's bits
 //
 // Little endian.
@@ -15,13 +16,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/sample.h"
 
 namespace baton {
 
 struct KvTailEntry {
   uint32_t sample_index = 0;
-  uint32_t token_id = 0;
-  float logprob = 0;
+  SampledToken drawn = {};
+  std::vector<SampledToken> top =
+      {};  // Its alternatives, if any were asked for.
 };
 
 struct KvTail {
@@ -36,8 +39,9 @@ inline constexpr uint32_t kMaxKvTailEntries = 128;
 std::string EncodeKvTail(const KvTail& tail);
 
 // DATA_LOSS for anything that EncodeKvTail does not make of at most
-// kMaxKvTailEntries entries with tokens below `vocab_size` and finite logprobs,
-// and `hidden_size` finite values.
+// kMaxKvTailEntries entries with at most kMaxTopLogprobs alternatives, all of
+// tokens below `vocab_size` and finite logprobs, and `hidden_size` finite
+// values.
 absl::StatusOr<KvTail> DecodeKvTail(std::string_view bytes, uint32_t vocab_size,
                                     uint32_t hidden_size);
 

@@ -64,8 +64,6 @@ LLMEngine::LLMEngine(const EngineOptions& options,
       scheduler_(options, &kv_),
       worker_(options, environment.executor, environment.pool->num_blocks()) {
   environment.executor->SetAfterStep({&WakeInbox, &inbox_});
-  token_ids_.reserve(options.max_rows_per_sequence_decoding());
-  logprobs_.reserve(options.max_rows_per_sequence_decoding());
   UpdateLoad();
 }
 

@@ -25,6 +25,7 @@
 #include "engine/generation_request.h"
 #include "engine/inbox.h"
 #include "engine/kv_cache_manager.h"
+#include "engine/kv_tail.h"
 #include "engine/model_runner.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -114,23 +115,28 @@ class LLMEngine {
   void OnCommand(KvTransferEvent& event);
   void OnExportEnded(const KvExportEnded& event);
   void OnImportEnded(const KvImportEnded& event);
-  absl::StatusOr<SampledToken> TakeTail(const KvImportEnded& event,
-                                        SequenceMetadata* sequence) const;
+  absl::StatusOr<KvTailEntry> TakeTail(const KvImportEnded& event,
+                                       SequenceMetadata* sequence) const;
 
   void StartExport(SequenceMetadata* sequence);
   void StartImport(SequenceMetadata* sequence);
   void CommitStep(WorkerStepState* step);
-  // `drawn`: null where nothing was to be drawn.
-  Committed CommitRows(const ScheduledRows& rows, const SampleOutput* drawn,
-                       std::span<const float> hidden);
+  // What a step drew for one sequence, borrowed.
+  struct Drawn {
+    const SampleOutput* sample = nullptr;  // Null: nothing was to be drawn.
+    std::span<const SampledToken> top;     // As of ScoredTokens.
+    std::span<const float> hidden;
+  };
+  Drawn DrawnOf(const WorkerStepState& step, size_t row) const;
+  Committed CommitRows(const ScheduledRows& rows, const Drawn& drawn);
   void CountCommitted(const ScheduledRows& rows, const SampleOutput* drawn);
   void ReportProgress(SequenceMetadata* sequence) const;
   void LeavePrefill(SequenceMetadata* sequence);
   // Appends up to the one that ends it; returns how many.
   uint32_t AppendTokens(SequenceMetadata* sequence,
-                        std::span<const SampledToken> drawn);
-  void PublishTail(const SequenceMetadata& sequence, const SampledToken& drawn,
-                   std::span<const float> hidden) const;
+                        std::span<const SampledToken> drawn,
+                        std::span<const SampledToken> top);
+  void PublishTail(const SequenceMetadata& sequence, const Drawn& drawn) const;
   void ReportStep(const WorkerStepState& step, const Committed& committed,
                   absl::Duration commit_time);
 
@@ -170,9 +176,6 @@ class LLMEngine {
   // The end on the device of the newest committed step, while work followed it
   // without a gap of ours.
   std::optional<absl::Time> device_busy_until_;
-  // Tokens of one commit, for the sink.
-  std::vector<uint32_t> token_ids_;
-  std::vector<float> logprobs_;
 };
 
 }  // namespace baton

@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <iterator>
 #include <new>
-#include <span>
 
 #include "base/clock.h"
 #include "base/logging.h"
@@ -38,9 +37,8 @@ namespace {
 struct CountingSink final : public TokenSink {
   void OnKvHandle(const KvHandle&) override {}
   void OnProgress(uint32_t) override {}
-  void OnTokens(uint32_t, std::span<const uint32_t> ids,
-                std::span<const float>) override {
-    num_tokens += ids.size();
+  void OnTokens(const ScoredTokens& scored) override {
+    num_tokens += scored.tokens.size();
   }
   void OnFinished(const GenerationOutcome&) override {}
 

@@ -36,16 +36,10 @@ bool LLMEngine::CommitDoneSteps() {
 
 void LLMEngine::CommitStep(WorkerStepState* step) {
   const absl::Time start = environment_.clock->Now();
-  const size_t width = model_.drafter_hidden_size();
   Committed total;
   for (size_t i = 0; i < step->plan.rows.size(); ++i) {
-    const ScheduledRows& rows = step->plan.rows[i];
-    const int32_t sample = step->input.rows[i].sample;
     const Committed committed =
-        sample < 0 ? CommitRows(rows, nullptr, {})
-                   : CommitRows(rows, &step->output.samples[sample],
-                                std::span(step->output.hidden)
-                                    .subspan(sample * width, width));
+        CommitRows(step->plan.rows[i], DrawnOf(*step, i));
     total.tokens += committed.tokens;
     total.rows += committed.rows;
   }
@@ -55,22 +49,37 @@ void LLMEngine::CommitStep(WorkerStepState* step) {
   worker_.Retire(step);
 }
 
-LLMEngine::Committed LLMEngine::CommitRows(const ScheduledRows& rows,
-                                           const SampleOutput* drawn,
-                                           std::span<const float> hidden) {
+LLMEngine::Drawn LLMEngine::DrawnOf(const WorkerStepState& step,
+                                    size_t row) const {
+  const int32_t sample = step.input.rows[row].sample;
+  if (sample < 0) return {};
+  const auto index = static_cast<size_t>(sample);
+  const size_t width = model_.drafter_hidden_size();
+  const size_t top_width =
+      size_t{options_.max_rows_per_sequence_decoding()} * kMaxTopLogprobs;
+  return {
+      .sample = &step.output.samples[index],
+      .top = std::span(step.output.top).subspan(index * top_width, top_width),
+      .hidden = std::span(step.output.hidden).subspan(index * width, width)};
+}
+
+LLMEngine::Committed LLMEngine::CommitRows(const ScheduledRows& rows, const Drawn& drawn) {
   SequenceMetadata* sequence = rows.sequence;
   if (sequence->generation != rows.generation) return {};  // It left meanwhile.
-  CountCommitted(rows, drawn);
+  const SampleOutput* sample = drawn.sample;
+  CountCommitted(rows, sample);
   if (sequence->exports()) ReportProgress(sequence);
-  if (drawn == nullptr) return {.rows = rows.num_rows};
+  if (sample == nullptr) return {.rows = rows.num_rows};
+
   uint32_t appended = 0;
-  if (drawn->num_tokens > 0) {
+  if (sample->num_tokens > 0) {
     if (sequence->phase() == SequencePhase::kPrefilling) LeavePrefill(sequence);
     appended = AppendTokens(sequence,
-                            std::span(drawn->tokens).first(drawn->num_tokens));
-    if (sequence->exports()) PublishTail(*sequence, drawn->tokens[0], hidden);
+                            std::span(sample->tokens).first(sample->num_tokens),
+                            drawn.top);
+    if (sequence->exports()) PublishTail(*sequence, drawn);
   }
-  if (!drawn->sampleable && sequence->generation == rows.generation) {
+  if (!sample->sampleable && sequence->generation == rows.generation) {
     End(sequence, absl::InternalError("the logits are no distribution"));
   }
   // From the device: one row a token.
@@ -129,30 +138,34 @@ void LLMEngine::LeavePrefill(SequenceMetadata* sequence) {
 }
 
 uint32_t LLMEngine::AppendTokens(SequenceMetadata* sequence,
-                                 std::span<const SampledToken> drawn) {
+                                 std::span<const SampledToken> drawn,
+                                 std::span<const SampledToken> top) {
   const uint32_t index = sequence->output_tokens();
-  token_ids_.clear();
-  logprobs_.clear();
+  size_t count = 0;
   bool ends = false;
-  for (size_t i = 0; i < drawn.size() && !ends; ++i) {
-    sequence->tokens.push_back(drawn[i].token_id);
-    token_ids_.push_back(drawn[i].token_id);
-    logprobs_.push_back(drawn[i].logprob);
+  while (count < drawn.size() && !ends) {
+    sequence->tokens.push_back(drawn[count++].token_id);
     ends = FinishReasonOf(*sequence).has_value();
   }
-  sequence->sink->OnTokens(index, token_ids_, logprobs_);
+  sequence->sink->OnTokens(
+      {.first_index = index,
+       .tokens = drawn.first(count),
+       .top = top,
+       .num_top = sequence->request.sampling.num_top_logprobs});
   if (ends && !sequence->exports()) End(sequence, absl::OkStatus());
-  return static_cast<uint32_t>(token_ids_.size());
+  return static_cast<uint32_t>(count);
 }
 
 void LLMEngine::PublishTail(const SequenceMetadata& sequence,
-                            const SampledToken& drawn,
-                            std::span<const float> hidden) const {
+                            const Drawn& drawn) const {
+  const ScoredTokens first = {
+      .top = drawn.top, .num_top = sequence.request.sampling.num_top_logprobs};
+  const auto top = first.TopOf(0);
   const KvTail tail = {
       .entries = {{.sample_index = sequence.request.sample_index,
-                   .token_id = drawn.token_id,
-                   .logprob = drawn.logprob}},
-      .hidden = {hidden.begin(), hidden.end()}};
+                   .drawn = drawn.sample->tokens[0],
+                   .top = {top.begin(), top.end()}}},
+      .hidden = {drawn.hidden.begin(), drawn.hidden.end()}};
   environment_.transfer->PublishTail(ExportId(sequence.id.value()),
                                      EncodeKvTail(tail));
 }

@@ -45,6 +45,7 @@ class World {
       const ExpectedTokens expected = ExpectedOf(options_.model, done.request);
       EXPECT_EQ(done.sink.tokens, expected.tokens) << done.request.id;
       EXPECT_EQ(done.sink.logprobs, expected.logprobs) << done.request.id;
+      EXPECT_EQ(done.sink.top, expected.top) << done.request.id;
     }
   }
 
@@ -87,6 +88,22 @@ TEST(LLMEngineInvarianceTest, NoChunkSizeChangesAToken) {
     }
     world.RunUntilIdle();
     world.ExpectAllExact();
+  }
+}
+
+TEST(LLMEngineInvarianceTest, NeitherDepthNorDraftsChangeAToken) {
+  for (uint32_t depth = 1; depth <= kMaxPipelineDepth; ++depth) {
+    for (uint32_t drafts : {0u, 1u, kMaxDraftTokens}) {
+      World world(
+          {.engine = {.pipeline_depth = depth, .num_draft_tokens = drafts},
+           .num_blocks = 128,
+           .task_time = absl::Microseconds(700)});
+      for (uint64_t i = 0; i < 12; ++i) {
+        world.Submit(MakeRequest(i, 1 + i * 29 % 150, 40));
+      }
+      world.RunUntilIdle();
+      world.ExpectAllExact();
+    }
   }
 }
 
@@ -168,6 +185,7 @@ GenerationRequest RandomRequest(std::mt19937_64& random, uint64_t counter,
   request.sample_index = random() % 3;
   if (random() % 3 == 0) {
     for (int i = 0; i < 3; ++i) request.stop_token_ids.push_back(random() % 64);
+    request.min_tokens = random() % 2 * (random() % (request.max_tokens + 1));
   }
   if (random() % 4 == 0) {
     request.deadline = now + absl::Milliseconds(random() % 200);
@@ -181,12 +199,15 @@ void ExpectPrefixOfExact(const FakeModelRunner::Options& model,
   const ExpectedTokens expected = ExpectedOf(model, done.request);
   if (done.sink.code() == absl::StatusCode::kOk) {
     ASSERT_EQ(done.sink.tokens, expected.tokens);
+    ASSERT_EQ(done.sink.logprobs, expected.logprobs);
+    ASSERT_EQ(done.sink.top, expected.top);
     return;
   }
   ASSERT_LE(done.sink.tokens.size(), expected.tokens.size());
   for (size_t i = 0; i < done.sink.tokens.size(); ++i) {
     ASSERT_EQ(done.sink.tokens[i], expected.tokens[i]);
     ASSERT_EQ(done.sink.logprobs[i], expected.logprobs[i]);
+    ASSERT_EQ(done.sink.top[i], expected.top[i]);
   }
 }
 

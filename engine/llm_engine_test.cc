@@ -43,6 +43,7 @@ class LLMEngineTest : public testing::Test {
     const ExpectedTokens expected = ExpectedOf(options_.model, request);
     EXPECT_EQ(sink.tokens, expected.tokens);
     EXPECT_EQ(sink.logprobs, expected.logprobs);
+    EXPECT_EQ(sink.top, expected.top);
   }
 
   FakeRank::Options options_;
@@ -119,6 +120,40 @@ TEST_F(LLMEngineTest, ResumedTokensKeepTheirIndicesAndTheDraws) {
                                        expected.tokens.end()));
     EXPECT_EQ(sink.outcome->output_tokens, 40u);
   }
+}
+
+TEST_F(LLMEngineTest, NoStopTokenIsDrawnBeforeMinTokensResumedOnesIncluded) {
+  Start({});
+  GenerationRequest request = MakeRequest(2, 5, 12);
+  const std::vector<uint32_t> free = ExpectedOf(options_.model, request).tokens;
+  request.stop_token_ids = {free[0], free[3]};
+  request.min_tokens = 4;
+  const ExpectedTokens expected = ExpectedOf(options_.model, request);
+  RecordingTokenSink& sink = Submit(request);
+  RunUntilIdle();
+  ASSERT_GT(sink.tokens.size(), 4u);
+  ExpectTokensOf(request, sink);
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_NE(sink.tokens[i], free[0]) << i;
+    EXPECT_NE(sink.tokens[i], free[3]) << i;
+  }
+  request.id.counter = 102;
+  request.token_ids.insert(request.token_ids.end(), expected.tokens.begin(),
+                           expected.tokens.begin() + 2);
+  RecordingTokenSink& rest = Submit(request);
+  RunUntilIdle();
+  EXPECT_EQ(rest.tokens,
+            std::vector(expected.tokens.begin() + 2, expected.tokens.end()));
+}
+
+TEST_F(LLMEngineTest, MinTokensOfAnyLengthForbidUpToTheContextsEnd) {
+  Start({.model = {.max_context_tokens = 100}});
+  GenerationRequest request = MakeRequest(2, 5, ~0u);
+  request.stop_token_ids = {ExpectedOf(options_.model, request).tokens[0]};
+  request.min_tokens = ~0u;
+  RecordingTokenSink& sink = Submit(request);
+  RunUntilIdle();
+  EXPECT_EQ(sink.tokens.size(), 95u);
 }
 
 TEST_F(LLMEngineTest, TheSamplesOfOneRequestDifferByTheirIndex) {

@@ -52,9 +52,8 @@ class WaitingSink final : public TokenSink {
   void OnProgress(uint32_t computed) override {
     recorded_.OnProgress(computed);
   }
-  void OnTokens(uint32_t first, std::span<const uint32_t> tokens,
-                std::span<const float> logprobs) override {
-    recorded_.OnTokens(first, tokens, logprobs);
+  void OnTokens(const ScoredTokens& tokens) override {
+    recorded_.OnTokens(tokens);
   }
   void OnFinished(const GenerationOutcome& outcome) override {
     recorded_.OnFinished(outcome);

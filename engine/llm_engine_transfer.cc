@@ -81,29 +81,30 @@ void LLMEngine::OnImportEnded(const KvImportEnded& event) {
     Finish(&sequence, sequence.end_status);
     return;
   }
-  const absl::StatusOr<SampledToken> token = TakeTail(event, &sequence);
-  if (!token.ok()) {
+  absl::StatusOr<KvTailEntry> first = TakeTail(event, &sequence);
+  if (!first.ok()) {
     scheduler_.Remove(&sequence);
     kv_.Release(&sequence.kv);
-    Finish(&sequence, token.status());
+    Finish(&sequence, first.status());
     return;
   }
   sequence.imported = true;
   sequence.computed_rows = sequence.num_tokens();
   kv_.Transition(&sequence.kv, KvRangeState::kOwned);
   sequence.SetPhase(SequencePhase::kDecoding);
-  AppendTokens(&sequence, {&*token, 1});
+  first->top.resize(kMaxTopLogprobs, {.token_id = kNoToken});
+  AppendTokens(&sequence, {&first->drawn, 1}, first->top);
 }
 
-absl::StatusOr<SampledToken> LLMEngine::TakeTail(
+absl::StatusOr<KvTailEntry> LLMEngine::TakeTail(
     const KvImportEnded& event, SequenceMetadata* sequence) const {
   RETURN_IF_ERROR(event.status);
   ASSIGN_OR_RETURN(KvTail tail, DecodeKvTail(event.tail, model_.vocab_size,
                                              model_.drafter_hidden_size()));
-  for (const KvTailEntry& entry : tail.entries) {
+  for (KvTailEntry& entry : tail.entries) {
     if (entry.sample_index != sequence->request.sample_index) continue;
     sequence->imported_hidden = std::move(tail.hidden);
-    return SampledToken{entry.token_id, entry.logprob};
+    return std::move(entry);
   }
   return absl::DataLossError("KV tail: no token for this sample");
 }

@@ -86,7 +86,9 @@ class Pools {
     const ExpectedTokens expected = ExpectedOf(options_.model, split.request);
     EXPECT_EQ(split.decode.tokens, expected.tokens) << split.request.id;
     EXPECT_EQ(split.decode.logprobs, expected.logprobs) << split.request.id;
+    EXPECT_EQ(split.decode.top, expected.top) << split.request.id;
     EXPECT_EQ(split.prefill.tokens, std::vector{expected.tokens.front()});
+    EXPECT_EQ(split.prefill.top.at(0), expected.top.at(0));
     EXPECT_EQ(split.prefill.code(), absl::StatusCode::kOk);
     EXPECT_EQ(split.decode.code(), absl::StatusCode::kOk);
   }

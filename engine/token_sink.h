@@ -2,12 +2,15 @@
 #ifndef BATON_ENGINE_TOKEN_SINK_H_
 #define BATON_ENGINE_TOKEN_SINK_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "comm/kv_transfer_agent.h"
+#include "kernels/sample.h"
 
 namespace baton {
 
@@ -34,6 +37,26 @@ struct GenerationOutcome {
   uint64_t transfer_bytes = 0;
 };
 
+// Consecutive tokens with their log-probabilities. Borrowed for the call.
+struct ScoredTokens {
+  uint32_t first_index = 0;
+  std::span<const SampledToken> tokens = {};
+  // One row of kMaxTopLogprobs a token; none where no alternatives were asked.
+  std::span<const SampledToken> top = {};
+  uint32_t num_top = 0;  // Of each row.
+
+  // The most probable tokens in the place of tokens[i], falling: num_top, or as
+  // many as are possible there.
+  std::span<const SampledToken> TopOf(size_t i) const {
+    if (num_top == 0) return {};
+    const auto row = top.subspan(i * kMaxTopLogprobs, num_top);
+    const auto end = std::find_if(
+        row.begin(), row.end(),
+        [](const SampledToken& t) { return t.token_id == kNoToken; });
+    return row.first(static_cast<size_t>(end - row.begin()));
+  }
+};
+
 // One request's listener. Called on the engine thread, in order, never after
 // OnFinished; must not block. Submit borrows it until OnFinished returns.
 class TokenSink {
@@ -43,10 +66,8 @@ class TokenSink {
   virtual void OnKvHandle(const KvHandle& handle) = 0;
   // kPrefill alone: prompt tokens computed so far.
   virtual void OnProgress(uint32_t computed_tokens) = 0;
-  // first_token_index counts from the end of the original prompt.
-  virtual void OnTokens(uint32_t first_token_index,
-                        std::span<const uint32_t> token_ids,
-                        std::span<const float> logprobs) = 0;
+  // Generated; first_index counts from the end of the original prompt.
+  virtual void OnTokens(const ScoredTokens& tokens) = 0;
   // Exactly once. In kPrefill: the lease has ended and the blocks are free.
   virtual void OnFinished(const GenerationOutcome& outcome) = 0;
 };

@@ -33,14 +33,35 @@ void AddBlocks(const SequenceMetadata& sequence, StepInput* input,
 void AddSample(const ScheduledRows& rows, StepInput* input, StepRows* to) {
   if (!rows.draws) return;
   const SequenceMetadata& sequence = *rows.sequence;
-  const SamplingParams& sampling = sequence.request.sampling;
+  const GenerationRequest& request = sequence.request;
+  const SamplingParams& sampling = request.sampling;
   SampleInput sample;
-  sample.params = {.temperature = sampling.temperature,
-                   .top_p = sampling.top_p,
-                   .min_p = sampling.min_p,
-                   .top_k = sampling.top_k,
-                   .seed = sampling.seed,
-                   .sample_index = sequence.request.sample_index};
+  // The request outlives the step, and does not change.
+  sample.params = {
+      .temperature = sampling.temperature,
+      .top_p = sampling.top_p,
+      .min_p = sampling.min_p,
+      .top_k = sampling.top_k,
+      .seed = sampling.seed,
+      .sample_index = request.sample_index,
+      .repetition_penalty = sampling.repetition_penalty,
+      .presence_penalty = sampling.presence_penalty,
+      .frequency_penalty = sampling.frequency_penalty,
+      .logit_bias = sampling.logit_bias,
+      .forbidden = request.stop_token_ids,
+      .num_top_logprobs = sampling.num_top_logprobs,
+      .logprobs_after_truncation = sampling.logprobs_after_truncation};
+  sample.forbidden_before = static_cast<uint32_t>(std::min<uint64_t>(
+      uint64_t{request.original_prompt_tokens} + request.min_tokens,
+      sequence.max_total_tokens));
+  sample.num_prompt_tokens = request.original_prompt_tokens;
+  sample.counts = sampling.has_penalties();
+  if (sample.counts && rows.source == RowSource::kHost) {
+    sample.first_counted = static_cast<uint32_t>(input->counted_ids.size());
+    sample.num_counted = sequence.num_tokens();
+    input->counted_ids.insert(input->counted_ids.end(), sequence.tokens.begin(),
+                              sequence.tokens.end());
+  }
   sample.wants_hidden = sequence.exports();
   to->sample = static_cast<int32_t>(input->samples.size());
   input->samples.push_back(sample);
@@ -88,6 +109,8 @@ Worker::Worker(const EngineOptions& options, StepExecutor* executor,
     step->input.block_tables.reserve(pool_blocks);
     step->input.rows.reserve(sequences);
     step->input.samples.reserve(sequences);
+    step->input.counted_ids.reserve(size_t{pool_blocks} *
+                                    CacheSpec::kBlockTokens);
     step->output.samples.resize(sequences);
     step->output.top.resize(tokens * kMaxTopLogprobs);
     step->output.hidden.resize(size_t{sequences} *

@@ -155,17 +155,17 @@ void TokenStreamReactor<Response>::OnProgress(uint32_t computed_tokens) {
 }
 
 template <typename Response>
-void TokenStreamReactor<Response>::OnTokens(uint32_t first_token_index,
-                                            std::span<const uint32_t> token_ids,
-                                            std::span<const float> logprobs) {
-  MeasureTokens(token_ids.size());
+void TokenStreamReactor<Response>::OnTokens(const ScoredTokens& tokens) {
+  MeasureTokens(tokens.tokens.size());
   Response response;
   v1::TokenChunk* chunk = MutableChunk(&response);
   chunk->set_sample_index(sample_index_);
-  chunk->set_first_token_index(first_token_index);
+  chunk->set_first_token_index(tokens.first_index);
   chunk->set_attempt(attempt_);
-  chunk->mutable_token_ids()->Add(token_ids.begin(), token_ids.end());
-  chunk->mutable_logprobs()->Add(logprobs.begin(), logprobs.end());
+  for (const SampledToken& token : tokens.tokens) {
+    chunk->add_token_ids(token.token_id);
+    chunk->add_logprobs(token.logprob);
+  }
   this->Send(std::move(response));
 }
 

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <span>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -53,8 +52,7 @@ class TokenStreamReactor final
 
   void OnKvHandle(const KvHandle& handle) override;
   void OnProgress(uint32_t computed_tokens) override;
-  void OnTokens(uint32_t first_token_index, std::span<const uint32_t> token_ids,
-                std::span<const float> logprobs) override;
+  void OnTokens(const ScoredTokens& tokens) override;
   void OnFinished(const GenerationOutcome& outcome) override;
 
  private:

@@ -1,6 +1,5 @@
 #include "server/warm_up.h"
 
-#include <span>
 #include <utility>
 
 #include "absl/synchronization/notification.h"
@@ -13,8 +12,7 @@ class WarmUpSink final : public TokenSink {
  public:
   void OnKvHandle(const KvHandle&) override {}
   void OnProgress(uint32_t) override {}
-  void OnTokens(uint32_t, std::span<const uint32_t>,
-                std::span<const float>) override {}
+  void OnTokens(const ScoredTokens&) override {}
   void OnFinished(const GenerationOutcome& outcome) override {
     status_ = outcome.status;
     finished_.Notify();

@@ -82,18 +82,83 @@ GenerationRequest MakeRequest(uint64_t counter, uint32_t prompt_tokens,
         static_cast<uint32_t>((counter * 31 + i * i + i) % 61));
   }
   request.original_prompt_tokens = prompt_tokens;
-  request.sampling.temperature = counter % 2 == 0 ? 0 : 0.8f;
-  request.sampling.seed = counter * 1000003;
+  SamplingParams& sampling = request.sampling;
+  sampling.temperature = counter % 2 == 0 ? 0 : 0.8f;
+  sampling.seed = counter * 1000003;
+  if (counter % 3 == 1) sampling.repetition_penalty = 1.25f;
+  if (counter % 4 == 1) sampling.presence_penalty = 0.5f;
+  if (counter % 5 < 2) sampling.frequency_penalty = 0.25f;
+  if (counter % 3 == 2) sampling.logit_bias = {{7, 1.5f}, {2, -4}, {11, -100}};
+  sampling.num_top_logprobs = static_cast<uint32_t>(counter % 7);
+  sampling.logprobs_after_truncation = counter % 6 == 5;
+  if (counter % 4 == 3) sampling.top_k = 5;
   request.max_tokens = max_tokens;
   return request;
 }
 
+namespace {
+
+// What one token after the other is drawn with, by the request's words alone.
+class ExpectedDraw {
+ public:
+  ExpectedDraw(uint32_t vocab_size, const GenerationRequest& request)
+      : request_(request), counts_(vocab_size) {
+    for (uint32_t i = 0; i < request.token_ids.size(); ++i) {
+      uint32_t& count = counts_[request.token_ids[i]];
+      if (i < request.original_prompt_tokens) {
+        count |= kPromptTokenBit;
+      } else {
+        ++count;
+      }
+    }
+  }
+
+  // The token at `position`, with its alternatives in *top.
+  SampledToken Draw(uint32_t position, MatrixView<const float> logits,
+                    std::vector<SampledToken>* top) {
+    const SamplingParams& sampling = request_.sampling;
+    SampleParams params = {
+        .temperature = sampling.temperature,
+        .top_p = sampling.top_p,
+        .min_p = sampling.min_p,
+        .top_k = sampling.top_k,
+        .seed = sampling.seed,
+        .sample_index = request_.sample_index,
+        .position = position,
+        .repetition_penalty = sampling.repetition_penalty,
+        .presence_penalty = sampling.presence_penalty,
+        .frequency_penalty = sampling.frequency_penalty,
+        .token_counts = counts_.data(),
+        .logit_bias = sampling.logit_bias,
+        .num_top_logprobs = sampling.num_top_logprobs,
+        .logprobs_after_truncation = sampling.logprobs_after_truncation};
+    if (position - request_.original_prompt_tokens < request_.min_tokens) {
+      params.forbidden = request_.stop_token_ids;
+    }
+    SampledToken drawn;
+    top->resize(kMaxTopLogprobs);
+    Sample(cpu_, logits, {&params, 1}, {&drawn, 1}, *top);
+    top->resize(sampling.num_top_logprobs);
+    std::erase_if(*top,
+                  [](const SampledToken& t) { return t.token_id == kNoToken; });
+    ++counts_[drawn.token_id];
+    return drawn;
+  }
+
+ private:
+  const CpuContext cpu_ = WidestVectors();
+  const GenerationRequest& request_;
+  std::vector<uint32_t> counts_;
+};
+
+}  // namespace
+
 ExpectedTokens ExpectedOf(const FakeModelRunner::Options& options,
                           const GenerationRequest& request) {
   FakeModelRunner model(options);
-  const uint32_t end =
-      std::min(request.original_prompt_tokens + request.max_tokens,
-               options.max_context_tokens);
+  const uint32_t end = static_cast<uint32_t>(std::min<uint64_t>(
+      uint64_t{request.original_prompt_tokens} + request.max_tokens,
+      options.max_context_tokens));
   std::vector<uint32_t> blocks(end / CacheSpec::kBlockTokens + 1);
   std::iota(blocks.begin(), blocks.end(), 0u);
   const uint32_t num_blocks = static_cast<uint32_t>(blocks.size());
@@ -103,9 +168,10 @@ ExpectedTokens ExpectedOf(const FakeModelRunner::Options& options,
   ExpectedTokens expected;
   std::vector<uint32_t> tokens = request.token_ids;
   std::vector<float> logits(options.vocab_size);
+  ExpectedDraw draw(options.vocab_size, request);
+  std::vector<SampledToken> top;
   const int32_t logits_row = 0;
   const int vocab = static_cast<int>(options.vocab_size);
-  const CpuContext cpu = WidestVectors();
   for (int32_t position = 0; tokens.size() < end; ++position) {
     const SequenceRows rows = {0, 1, blocks.data()};
     model.Forward({.token_ids = {&tokens[position], 1},
@@ -118,19 +184,16 @@ ExpectedTokens ExpectedOf(const FakeModelRunner::Options& options,
       expected.sampleable = false;
       break;
     }
-    const SampleParams params = {.temperature = request.sampling.temperature,
-                                 .top_p = request.sampling.top_p,
-                                 .min_p = request.sampling.min_p,
-                                 .top_k = request.sampling.top_k,
-                                 .seed = request.sampling.seed,
-                                 .sample_index = request.sample_index,
-                                 .position = tokens.size()};
-    SampledToken drawn;
-    Sample(cpu, Dense<const float>(logits.data(), 1, vocab), {&params, 1},
-           {&drawn, 1});
+    const SampledToken drawn =
+        draw.Draw(static_cast<uint32_t>(tokens.size()),
+                  Dense<const float>(logits.data(), 1, vocab), &top);
     tokens.push_back(drawn.token_id);
     expected.tokens.push_back(drawn.token_id);
     expected.logprobs.push_back(drawn.logprob);
+    auto& alternatives = expected.top.emplace_back();
+    for (const SampledToken& token : top) {
+      alternatives.emplace_back(token.token_id, token.logprob);
+    }
     if (std::find(request.stop_token_ids.begin(), request.stop_token_ids.end(),
                   drawn.token_id) != request.stop_token_ids.end()) {
       break;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -61,14 +62,15 @@ class FakeRank {
   std::unique_ptr<LLMEngine> engine_;
 };
 
-// A prompt and parameters that depend on `counter` alone; greedy when it is
-// even.
+// A prompt and parameters that depend on `counter` alone: greedy when it is
+// even, penalties, biases, alternatives by its other remainders.
 GenerationRequest MakeRequest(uint64_t counter, uint32_t prompt_tokens,
                               uint32_t max_tokens);
 
 struct ExpectedTokens {
   std::vector<uint32_t> tokens;
   std::vector<float> logprobs;
+  std::vector<std::vector<std::pair<uint32_t, float>>> top;
   // False: the logits behind the last token are no distribution.
   bool sampleable = true;
 };

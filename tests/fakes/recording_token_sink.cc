@@ -16,15 +16,18 @@ void RecordingTokenSink::OnProgress(uint32_t computed_tokens) {
   progress.push_back(computed_tokens);
 }
 
-void RecordingTokenSink::OnTokens(uint32_t first_index,
-                                  std::span<const uint32_t> token_ids,
-                                  std::span<const float> new_logprobs) {
+void RecordingTokenSink::OnTokens(const ScoredTokens& scored) {
   CHECK(!finished());
-  CHECK_EQ(token_ids.size(), new_logprobs.size());
-  if (!first_token_index.has_value()) first_token_index = first_index;
-  CHECK_EQ(first_index, *first_token_index + tokens.size());
-  tokens.insert(tokens.end(), token_ids.begin(), token_ids.end());
-  logprobs.insert(logprobs.end(), new_logprobs.begin(), new_logprobs.end());
+  if (!first_token_index.has_value()) first_token_index = scored.first_index;
+  CHECK_EQ(scored.first_index, *first_token_index + tokens.size());
+  for (size_t i = 0; i < scored.tokens.size(); ++i) {
+    tokens.push_back(scored.tokens[i].token_id);
+    logprobs.push_back(scored.tokens[i].logprob);
+    auto& alternatives = top.emplace_back();
+    for (const SampledToken& token : scored.TopOf(i)) {
+      alternatives.emplace_back(token.token_id, token.logprob);
+    }
+  }
   if (on_token) on_token();
 }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/token_sink.h"
@@ -21,6 +21,8 @@ struct RecordingTokenSink final : public TokenSink {
   std::optional<uint32_t> first_token_index;
   std::vector<uint32_t> tokens;
   std::vector<float> logprobs;
+  // Of each token: its alternatives.
+  std::vector<std::vector<std::pair<uint32_t, float>>> top;
   std::optional<GenerationOutcome> outcome;
   // Called after each new token; may be empty.
   std::function<void()> on_token;
@@ -30,8 +32,7 @@ struct RecordingTokenSink final : public TokenSink {
 
   void OnKvHandle(const KvHandle& new_handle) override;
   void OnProgress(uint32_t computed_tokens) override;
-  void OnTokens(uint32_t first_index, std::span<const uint32_t> token_ids,
-                std::span<const float> new_logprobs) override;
+  void OnTokens(const ScoredTokens& scored) override;
   void OnFinished(const GenerationOutcome& end) override;
 };
 

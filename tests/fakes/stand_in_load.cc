@@ -52,12 +52,12 @@ GenerationRequest StandInLoad::MakeRequest(uint64_t i) const {
   return request;
 }
 
-void StandInLoad::Request::OnTokens(uint32_t first,
-                                    std::span<const uint32_t> token_ids,
-                                    std::span<const float> logprobs) {
-  CHECK_EQ(first, tokens.size());
-  for (float logprob : logprobs) CHECK_EQ(logprob, 0.0f);
-  tokens.insert(tokens.end(), token_ids.begin(), token_ids.end());
+void StandInLoad::Request::OnTokens(const ScoredTokens& scored) {
+  CHECK_EQ(scored.first_index, tokens.size());
+  for (const SampledToken& token : scored.tokens) {
+    CHECK_EQ(token.logprob, 0.0f);
+    tokens.push_back(token.token_id);
+  }
 }
 
 void StandInLoad::Request::OnFinished(const GenerationOutcome& outcome) {

@@ -48,8 +48,7 @@ class StandInLoad {
     explicit Request(StandInLoad* to) : load(to) {}
     void OnKvHandle(const KvHandle&) override {}
     void OnProgress(uint32_t) override {}
-    void OnTokens(uint32_t first, std::span<const uint32_t> token_ids,
-                  std::span<const float> logprobs) override;
+    void OnTokens(const ScoredTokens& scored) override;
     void OnFinished(const GenerationOutcome& outcome) override;
 
     StandInLoad* const load;

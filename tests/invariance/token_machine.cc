@@ -178,12 +178,11 @@ class CollectingSink final : public TokenSink {
   void OnProgress(uint32_t computed_tokens) override {
     computed_tokens_ = computed_tokens;
   }
-  void OnTokens(uint32_t first_token_index, std::span<const uint32_t> token_ids,
-                std::span<const float> logprobs) override {
-    CHECK_EQ(first_token_index, num_tokens());
-    for (const uint32_t id : token_ids) sequence_.token_ids.push_back(id);
-    for (const float logprob : logprobs) {
-      sequence_.logprob_bits.push_back(std::bit_cast<uint32_t>(logprob));
+  void OnTokens(const ScoredTokens& scored) override {
+    CHECK_EQ(scored.first_index, num_tokens());
+    for (const SampledToken& token : scored.tokens) {
+      sequence_.token_ids.push_back(token.token_id);
+      sequence_.logprob_bits.push_back(std::bit_cast<uint32_t>(token.logprob));
     }
   }
   void OnFinished(const GenerationOutcome& outcome) override {

@@ -61,18 +61,15 @@ void CpuStepExecutor::Forward(const StepInput& input, StepOutput* output) {
   if (batch_.num_rows() == 0) return;
   device_.model->Forward(
       batch_.view(),
-      {.logits =
-           Dense(logits_.data(), static_cast<int>(batch_.num_logits_rows()),
-                 static_cast<int>(info().vocab_size)),
+      {.logits = Logits(0, batch_.num_logits_rows()),
        .hidden = drafter_.has_value() ? Hidden() : MatrixView<float>()});
 }
 
 void CpuStepExecutor::Sample(const StepInput& input, StepOutput* output) {
-  drawer_.DrawTokens(
-      input, corrected_,
-      Dense(logits_.data(), static_cast<int>(batch_.num_logits_rows()),
-            static_cast<int>(info().vocab_size)),
-      slots_, output);
+  const auto num_scores = static_cast<uint32_t>(input.scores.size());
+  const uint32_t num_draws = batch_.num_logits_rows() - num_scores;
+  drawer_.DrawTokens(input, corrected_, Logits(0, num_draws), slots_, output);
+  drawer_.ScoreRows(input, Logits(num_draws, num_scores), output);
   if (drafter_.has_value()) {
     drafter_->MakeDrafts(input, corrected_, Hidden(), slots_, output);
     GiveHidden(input, output);
@@ -101,6 +98,12 @@ void CpuStepExecutor::GiveHidden(const StepInput& input,
     std::copy_n(&hidden_[newest * width], width,
                 &output->hidden[static_cast<size_t>(rows.sample) * width]);
   }
+}
+
+MatrixView<float> CpuStepExecutor::Logits(uint32_t first_row,
+                                          uint32_t num_rows) {
+  return Dense(logits_.data() + size_t{first_row} * info().vocab_size,
+               static_cast<int>(num_rows), static_cast<int>(info().vocab_size));
 }
 
 MatrixView<float> CpuStepExecutor::Hidden() {

@@ -56,6 +56,7 @@ class CpuStepExecutor final : public StepExecutor {
   void TakeImportedHidden(const StepInput& input);
   void GiveHidden(const StepInput& input, StepOutput* output) const;
   MatrixView<float> Hidden();
+  MatrixView<float> Logits(uint32_t first_row, uint32_t num_rows);
 
   const Device device_;
   DeviceTask after_step_;

@@ -117,6 +117,11 @@ absl::Status ValidateLogprobs(const GenerationRequest& request) {
     return FieldError("logprobs.top",
                       absl::StrCat("must be 0 .. ", kMaxTopLogprobs));
   }
+  if (request.prompt_logprobs_from.value_or(0) >=
+      request.original_prompt_tokens) {
+    return FieldError("logprobs.prompt_from",
+                      "must be below the number of the prompt's tokens");
+  }
   return absl::OkStatus();
 }
 

@@ -73,6 +73,10 @@ struct GenerationRequest {
   // prompt; at most max_tokens.
   uint32_t min_tokens = 0;
   std::vector<uint32_t> stop_token_ids;
+  // Prompt tokens from this index on are told with their log-probabilities; the
+  // one at 0 has none. With a kv_handle nothing is told: whoever computes the
+  // prompt does that.
+  std::optional<uint32_t> prompt_logprobs_from;
   absl::Time deadline = absl::InfiniteFuture();  // Of the engine's clock.
   std::optional<KvHandle> kv_handle;
 };

@@ -159,6 +159,15 @@ TEST(ValidateRequestTest, AlternativesAreAsManyAsTheKernelLists) {
   }
 }
 
+TEST(ValidateRequestTest, PromptLogprobsBeginInThePrompt) {
+  GenerationRequest request = Valid();
+  request.token_ids.push_back(4);  // Resumed.
+  for (const uint32_t from : {0u, 2u, 3u, ~0u}) {
+    request.prompt_logprobs_from = from;
+    EXPECT_EQ(FieldOf(request), from < 3 ? "" : "logprobs.prompt_from");
+  }
+}
+
 TEST(ValidateRequestTest, MinTokensIsAtMostMaxTokens) {
   GenerationRequest request = Valid();
   for (const uint32_t min : {request.max_tokens, request.max_tokens + 1, ~0u}) {
@@ -197,6 +206,7 @@ TEST(ValidateRequestTest, AnyBitsAreEitherRefusedByNameOrInRange) {
     }
     request.sampling.num_top_logprobs = random() % 25;
     request.min_tokens = random() % 20;
+    if (random() % 2 != 0) request.prompt_logprobs_from = random() % 20;
     const std::string field = FieldOf(request);
     ASSERT_NE(field, "none");
     if (!field.empty()) continue;

@@ -121,16 +121,21 @@ class LLMEngine {
   void StartExport(SequenceMetadata* sequence);
   void StartImport(SequenceMetadata* sequence);
   void CommitStep(WorkerStepState* step);
-  // What a step drew for one sequence, borrowed.
+  // What a step drew and scored for one sequence, borrowed.
   struct Drawn {
-    const SampleOutput* sample = nullptr;  // Null: nothing was to be drawn.
-    std::span<const SampledToken> top;     // As of ScoredTokens.
-    std::span<const float> hidden;
+    std::span<const SampledToken> scores;     // Of tokens of its prompt.
+    std::span<const SampledToken> score_top;  // As of ScoredTokens.
+    const SampleOutput* sample = nullptr;     // Null: nothing was to be drawn.
+    std::span<const SampledToken> top = {};   // As of ScoredTokens.
+    std::span<const float> hidden = {};
   };
   Drawn DrawnOf(const WorkerStepState& step, size_t row) const;
   Committed CommitRows(const ScheduledRows& rows, const Drawn& drawn);
   void CountCommitted(const ScheduledRows& rows, const SampleOutput* drawn);
   void ReportProgress(SequenceMetadata* sequence) const;
+  // False: some of the logits were no distribution; nothing is told.
+  static bool TellPromptLogprobs(SequenceMetadata* sequence,
+                                 const Drawn& drawn);
   void LeavePrefill(SequenceMetadata* sequence);
   // Appends up to the one that ends it; returns how many.
   uint32_t AppendTokens(SequenceMetadata* sequence,

@@ -37,6 +37,7 @@ namespace {
 struct CountingSink final : public TokenSink {
   void OnKvHandle(const KvHandle&) override {}
   void OnProgress(uint32_t) override {}
+  void OnPromptLogprobs(const ScoredTokens&) override {}
   void OnTokens(const ScoredTokens& scored) override {
     num_tokens += scored.tokens.size();
   }

@@ -1,5 +1,6 @@
 // The engine's side of steps that are done.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -21,6 +22,10 @@ void CountDrafts(const WorkerStepState& step, StepStats* stats) {
       stats->drafts_accepted[j] += j + 1 < drawn.num_tokens;
     }
   }
+}
+
+absl::Status NoDistributionError() {
+  return absl::InternalError("the logits are no distribution");
 }
 
 }  // namespace
@@ -51,24 +56,36 @@ void LLMEngine::CommitStep(WorkerStepState* step) {
 
 LLMEngine::Drawn LLMEngine::DrawnOf(const WorkerStepState& step,
                                     size_t row) const {
-  const int32_t sample = step.input.rows[row].sample;
-  if (sample < 0) return {};
-  const auto index = static_cast<size_t>(sample);
+  const StepRows& rows = step.input.rows[row];
+  const StepOutput& output = step.output;
+  Drawn drawn = {
+      .scores =
+          std::span(output.scores).subspan(rows.first_score, rows.num_scored),
+      .score_top = std::span(output.score_top)
+                       .subspan(size_t{rows.first_score} * kMaxTopLogprobs,
+                                size_t{rows.num_scored} * kMaxTopLogprobs)};
+  if (rows.sample < 0) return drawn;
+  const auto sample = static_cast<size_t>(rows.sample);
   const size_t width = model_.drafter_hidden_size();
   const size_t top_width =
       size_t{options_.max_rows_per_sequence_decoding()} * kMaxTopLogprobs;
-  return {
-      .sample = &step.output.samples[index],
-      .top = std::span(step.output.top).subspan(index * top_width, top_width),
-      .hidden = std::span(step.output.hidden).subspan(index * width, width)};
+  drawn.sample = &output.samples[sample];
+  drawn.top = std::span(output.top).subspan(sample * top_width, top_width);
+  drawn.hidden = std::span(output.hidden).subspan(sample * width, width);
+  return drawn;
 }
 
-LLMEngine::Committed LLMEngine::CommitRows(const ScheduledRows& rows, const Drawn& drawn) {
+LLMEngine::Committed LLMEngine::CommitRows(const ScheduledRows& rows,
+                                           const Drawn& drawn) {
   SequenceMetadata* sequence = rows.sequence;
   if (sequence->generation != rows.generation) return {};  // It left meanwhile.
   const SampleOutput* sample = drawn.sample;
   CountCommitted(rows, sample);
   if (sequence->exports()) ReportProgress(sequence);
+  if (!TellPromptLogprobs(sequence, drawn)) {
+    End(sequence, NoDistributionError());
+    return {.rows = rows.num_rows};
+  }
   if (sample == nullptr) return {.rows = rows.num_rows};
 
   uint32_t appended = 0;
@@ -80,7 +97,7 @@ LLMEngine::Committed LLMEngine::CommitRows(const ScheduledRows& rows, const Draw
     if (sequence->exports()) PublishTail(*sequence, drawn);
   }
   if (!sample->sampleable && sequence->generation == rows.generation) {
-    End(sequence, absl::InternalError("the logits are no distribution"));
+    End(sequence, NoDistributionError());
   }
   // From the device: one row a token.
   const bool from_host = rows.source == RowSource::kHost;
@@ -135,6 +152,21 @@ void LLMEngine::LeavePrefill(SequenceMetadata* sequence) {
     kv_.Transition(&sequence->kv, KvRangeState::kOwned);
     sequence->SetPhase(SequencePhase::kDecoding);
   }
+}
+
+bool LLMEngine::TellPromptLogprobs(SequenceMetadata* sequence,
+                                   const Drawn& drawn) {
+  if (drawn.scores.empty()) return true;
+  for (const SampledToken& score : drawn.scores) {
+    if (std::isnan(score.logprob)) return false;
+  }
+  sequence->sink->OnPromptLogprobs(
+      {.first_index = sequence->next_prompt_logprob,
+       .tokens = drawn.scores,
+       .top = drawn.score_top,
+       .num_top = sequence->request.sampling.num_top_logprobs});
+  sequence->next_prompt_logprob += static_cast<uint32_t>(drawn.scores.size());
+  return true;
 }
 
 uint32_t LLMEngine::AppendTokens(SequenceMetadata* sequence,

@@ -46,6 +46,8 @@ class World {
       EXPECT_EQ(done.sink.tokens, expected.tokens) << done.request.id;
       EXPECT_EQ(done.sink.logprobs, expected.logprobs) << done.request.id;
       EXPECT_EQ(done.sink.top, expected.top) << done.request.id;
+      EXPECT_EQ(done.sink.prompt_logprobs, expected.prompt_logprobs);
+      EXPECT_EQ(done.sink.prompt_top, expected.prompt_top);
     }
   }
 
@@ -125,6 +127,25 @@ TEST(LLMEngineInvarianceTest, APreemptionBeforeAnyTokenChangesNone) {
   std::cerr << "preempted before " << preempted << " indices\n";
 }
 
+TEST(LLMEngineInvarianceTest, APreemptionInAPromptTellsItsLogprobsOnce) {
+  for (size_t told = 1; told < 99; told += 7) {
+    World world({.engine = {.max_running_requests = 3,
+                            .max_batched_tokens = 50,
+                            .max_chunk_tokens = 50}});
+    GenerationRequest request = MakeRequest(5, 100, 5);
+    request.prompt_logprobs_from = 0;
+    const Request& victim = world.Submit(request);
+    world.Submit(MakeRequest(2, 30, 20));
+    CHECK(world.driver().RunUntil([&] {
+      return victim.sink.prompt_logprobs.size() >= told &&
+             world.engine().Preempt(victim.request.id, 0);
+    }));
+    EXPECT_TRUE(victim.sink.tokens.empty());
+    world.RunUntilIdle();
+    world.ExpectAllExact();
+  }
+}
+
 TEST(LLMEngineInvarianceTest, PoolsTooSmallForAllPreemptAndChangeNothing) {
   for (uint32_t blocks : {4, 5, 6, 8}) {
     World world({.engine = {.max_batched_tokens = 64, .max_chunk_tokens = 40},
@@ -201,9 +222,16 @@ void ExpectPrefixOfExact(const FakeModelRunner::Options& model,
     ASSERT_EQ(done.sink.tokens, expected.tokens);
     ASSERT_EQ(done.sink.logprobs, expected.logprobs);
     ASSERT_EQ(done.sink.top, expected.top);
+    ASSERT_EQ(done.sink.prompt_logprobs, expected.prompt_logprobs);
+    ASSERT_EQ(done.sink.prompt_top, expected.prompt_top);
     return;
   }
   ASSERT_LE(done.sink.tokens.size(), expected.tokens.size());
+  ASSERT_LE(done.sink.prompt_logprobs.size(), expected.prompt_logprobs.size());
+  for (size_t i = 0; i < done.sink.prompt_logprobs.size(); ++i) {
+    ASSERT_EQ(done.sink.prompt_logprobs[i], expected.prompt_logprobs[i]);
+    ASSERT_EQ(done.sink.prompt_top[i], expected.prompt_top[i]);
+  }
   for (size_t i = 0; i < done.sink.tokens.size(); ++i) {
     ASSERT_EQ(done.sink.tokens[i], expected.tokens[i]);
     ASSERT_EQ(done.sink.logprobs[i], expected.logprobs[i]);

@@ -44,6 +44,8 @@ class LLMEngineTest : public testing::Test {
     EXPECT_EQ(sink.tokens, expected.tokens);
     EXPECT_EQ(sink.logprobs, expected.logprobs);
     EXPECT_EQ(sink.top, expected.top);
+    EXPECT_EQ(sink.prompt_logprobs, expected.prompt_logprobs);
+    EXPECT_EQ(sink.prompt_top, expected.prompt_top);
   }
 
   FakeRank::Options options_;
@@ -154,6 +156,49 @@ TEST_F(LLMEngineTest, MinTokensOfAnyLengthForbidUpToTheContextsEnd) {
   RecordingTokenSink& sink = Submit(request);
   RunUntilIdle();
   EXPECT_EQ(sink.tokens.size(), 95u);
+}
+
+TEST_F(LLMEngineTest, PromptLogprobsComeFromTheIndexOnThatWasAsked) {
+  Start({.engine = {.max_running_requests = 2}});
+  for (const uint32_t from : {0u, 1u, 2u, 40u, 68u, 69u}) {
+    GenerationRequest request = MakeRequest(5, 70, 2);
+    request.prompt_logprobs_from = from;
+    RecordingTokenSink& sink = Submit(request);
+    RunUntilIdle();
+    ExpectTokensOf(request, sink);
+    const uint32_t first = std::max(from, 1u);
+    EXPECT_EQ(sink.first_prompt_index, first);
+    EXPECT_EQ(sink.prompt_tokens, std::vector(request.token_ids.begin() + first,
+                                              request.token_ids.end()));
+  }
+}
+
+TEST_F(LLMEngineTest, APromptOfOneTokenHasNothingToTell) {
+  Start({});
+  GenerationRequest request = MakeRequest(5, 1, 2);
+  request.prompt_logprobs_from = 0;
+  RecordingTokenSink& sink = Submit(request);
+  RunUntilIdle();
+  ExpectTokensOf(request, sink);
+  EXPECT_FALSE(sink.first_prompt_index.has_value());
+}
+
+TEST_F(LLMEngineTest, APromptWhoseLogitsAreNoDistributionFails) {
+  Start({.model = {.poison_token = 63}});
+  GenerationRequest request = MakeRequest(5, 70, 2);
+  request.token_ids[30] = 63;
+  RecordingTokenSink& fine = Submit(request);
+  request.id.counter = 6;
+  request.prompt_logprobs_from = 31;
+  RecordingTokenSink& failed = Submit(request);
+  request.id.counter = 7;
+  request.prompt_logprobs_from = 32;
+  RecordingTokenSink& later = Submit(request);
+  RunUntilIdle();
+  EXPECT_EQ(fine.code(), absl::StatusCode::kOk);
+  EXPECT_EQ(failed.code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(failed.prompt_logprobs.empty());
+  EXPECT_EQ(later.code(), absl::StatusCode::kOk);
 }
 
 TEST_F(LLMEngineTest, TheSamplesOfOneRequestDifferByTheirIndex) {

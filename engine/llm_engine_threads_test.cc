@@ -52,6 +52,9 @@ class WaitingSink final : public TokenSink {
   void OnProgress(uint32_t computed) override {
     recorded_.OnProgress(computed);
   }
+  void OnPromptLogprobs(const ScoredTokens& tokens) override {
+    recorded_.OnPromptLogprobs(tokens);
+  }
   void OnTokens(const ScoredTokens& tokens) override {
     recorded_.OnTokens(tokens);
   }

@@ -89,6 +89,9 @@ class Pools {
     EXPECT_EQ(split.decode.top, expected.top) << split.request.id;
     EXPECT_EQ(split.prefill.tokens, std::vector{expected.tokens.front()});
     EXPECT_EQ(split.prefill.top.at(0), expected.top.at(0));
+    EXPECT_EQ(split.prefill.prompt_logprobs, expected.prompt_logprobs);
+    EXPECT_EQ(split.prefill.prompt_top, expected.prompt_top);
+    EXPECT_TRUE(split.decode.prompt_logprobs.empty());
     EXPECT_EQ(split.prefill.code(), absl::StatusCode::kOk);
     EXPECT_EQ(split.decode.code(), absl::StatusCode::kOk);
   }

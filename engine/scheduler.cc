@@ -38,6 +38,17 @@ bool HasRowsToPrefill(const SequenceMetadata* sequence) {
          HostRows(*sequence) > 0;
 }
 
+// Rows of its next chunk at most, if it is to have at most so many rows with
+// logits.
+uint32_t RowsWithLogits(const SequenceMetadata& sequence,
+                        uint32_t max_logits_rows) {
+  const uint32_t first_with_logits =
+      sequence.score_begin() < sequence.score_end() ? sequence.score_begin()
+                                                    : sequence.num_tokens() - 1;
+  const uint32_t first = sequence.launched_rows();
+  return std::max(first, first_with_logits) - first + max_logits_rows;
+}
+
 void CountDraw(SequenceMetadata* sequence, uint32_t max_tokens,
                uint32_t num_drafts) {
   sequence->total_inflight_tokens += max_tokens;
@@ -143,22 +154,26 @@ bool Scheduler::PrefillIsDue() const {
 
 void Scheduler::PlanPrefill(SchedulerOutput* plan) {
   plan->type = StepType::kPrefill;
+  uint32_t logits_room = options_.max_logits_rows();
   for (SequenceMetadata* sequence : running_) {
     if (!HasRowsToPrefill(sequence)) continue;
     const uint32_t room = options_.max_batched_tokens - plan->num_rows;
     if (room == 0) break;
+    const uint32_t num_rows =
+        std::min({HostRows(*sequence), options_.max_chunk_tokens, room,
+                  RowsWithLogits(*sequence, logits_room)});
+    if (num_rows == 0) continue;
     if (sequence->kv.state() == KvRangeState::kReserved) {
       kv_->Transition(&sequence->kv, KvRangeState::kFilling);
     }
     DecodeWish wish = {.sequence = sequence};
-    const uint32_t num_rows =
-        std::min({HostRows(*sequence), options_.max_chunk_tokens, room});
     if (num_rows == HostRows(*sequence) && !sequence->exports()) {
       wish.num_drafts = options_.num_draft_tokens;
       // A prompt goes without drafts rather than wait for their blocks.
       if (!Reserve(wish)) wish.num_drafts = 0;
     }
     PlanHostRows(wish, num_rows, plan);
+    logits_room -= plan->rows.back().num_logits_rows();
   }
 }
 
@@ -205,14 +220,20 @@ void Scheduler::PlanHostRows(const DecodeWish& wish, uint32_t num_rows,
                              SchedulerOutput* plan) {
   SequenceMetadata* sequence = wish.sequence;
   const uint32_t first = sequence->launched_rows();
-  const bool draws = first + num_rows == sequence->num_tokens();
-  plan->rows.push_back({.sequence = sequence,
-                        .generation = sequence->generation,
-                        .source = RowSource::kHost,
-                        .first_position = first,
-                        .num_rows = num_rows,
-                        .draws = draws,
-                        .num_drafts = draws ? wish.num_drafts : 0});
+  const uint32_t end = first + num_rows;
+  const bool draws = end == sequence->num_tokens();
+  const uint32_t score_begin = std::max(first, sequence->score_begin());
+  const uint32_t score_end = std::min(end, sequence->score_end());
+  plan->rows.push_back(
+      {.sequence = sequence,
+       .generation = sequence->generation,
+       .source = RowSource::kHost,
+       .first_position = first,
+       .num_rows = num_rows,
+       .draws = draws,
+       .num_drafts = draws ? wish.num_drafts : 0,
+       .first_scored = score_begin,
+       .num_scored = std::max(score_begin, score_end) - score_begin});
   plan->num_rows += num_rows;
   sequence->inflight_rows += num_rows;
   if (draws) CountDraw(sequence, 1, wish.num_drafts);

@@ -25,6 +25,15 @@ struct ScheduledRows {
   // Draws the token behind its last row; from kDevice, behind each row.
   bool draws = false;
   uint32_t num_drafts = 0;  // To make behind the draw.
+  // Rows that score the prompt token behind them: so many from this position
+  // on.
+  uint32_t first_scored = 0;
+  uint32_t num_scored = 0;
+
+  uint32_t num_logits_rows() const {
+    if (source == RowSource::kDevice) return num_rows;
+    return num_scored + (draws ? 1 : 0);
+  }
 };
 
 // Immutable once scheduled. Reused from step to step, so that planning does not

@@ -136,6 +136,30 @@ TEST_F(SchedulerTest, TheTokenBudgetIsSharedOldestFirst) {
   EXPECT_FALSE(plan_.rows[2].draws);
 }
 
+TEST_F(SchedulerTest, AStepsLogitsRowsBoundTheChunksOfScoredPrompts) {
+  Start({.max_running_requests = 4}, 8);
+  Add(20)->next_prompt_logprob = 11;
+  Add(5);
+  Admit();
+  const auto logits_rows = [this] {
+    uint32_t count = 0;
+    for (const ScheduledRows& rows : plan_.rows)
+      count += rows.num_logits_rows();
+    return count;
+  };
+  // The second has no room left to draw.
+  EXPECT_EQ(Step(), (Rows{{1, 0, 14}, {2, 0, 4}}));
+  EXPECT_EQ(plan_.rows[0].first_scored, 10u);
+  EXPECT_EQ(plan_.rows[0].num_scored, 4u);
+  EXPECT_EQ(logits_rows(), 4u);
+  EXPECT_EQ(Step(), (Rows{{1, 14, 4}}));
+  EXPECT_EQ(plan_.rows[0].num_scored, 4u);
+  EXPECT_EQ(Step(), (Rows{{1, 18, 2}, {2, 4, 1}}));
+  EXPECT_EQ(plan_.rows[0].first_scored, 18u);
+  EXPECT_EQ(plan_.rows[0].num_scored, 1u);
+  EXPECT_EQ(logits_rows(), 3u);
+}
+
 TEST_F(SchedulerTest, LongPromptsAndDecodesTakeTurns) {
   Start({.max_batched_tokens = 4,
          .max_chunk_tokens = 4,

@@ -20,7 +20,12 @@ SequenceMetadata::SequenceMetadata(GenerationRequest from, TokenSink* to,
       sink(to),
       submit_time(now),
       num_tokens_at_submit(static_cast<uint32_t>(request.token_ids.size())),
-      tokens(std::move(request.token_ids)) {}
+      tokens(std::move(request.token_ids)),
+      next_prompt_logprob(request.original_prompt_tokens) {
+  if (request.prompt_logprobs_from.has_value() && !imports()) {
+    next_prompt_logprob = std::max(*request.prompt_logprobs_from, 1u);
+  }
+}
 
 void SequenceMetadata::SetPhase(SequencePhase to) {
   CHECK(IsLegalTransition(phase_, to))

@@ -78,8 +78,11 @@ struct SequenceMetadata {
   uint32_t max_total_tokens = 0;
 
   std::vector<uint32_t> tokens;  // Prompt and generated; committed.
-  uint32_t computed_rows = 0;    // Rows [0, computed) are committed...
-  uint32_t inflight_rows = 0;    // ...and at most as many behind them launched.
+  // The next prompt token to tell with its log-probability; the prompt's length
+  // when there is none. Told once, recomputed or not.
+  uint32_t next_prompt_logprob = 0;
+  uint32_t computed_rows = 0;  // Rows [0, computed) are committed...
+  uint32_t inflight_rows = 0;  // ...and at most as many behind them launched.
   // Tokens that launched steps draw: at most, and at least.
   uint32_t total_inflight_tokens = 0;
   uint32_t inflight_draws = 0;
@@ -125,6 +128,10 @@ struct SequenceMetadata {
   uint32_t end_position() const {
     return exports() ? num_tokens_at_submit : max_total_tokens - 1;
   }
+  // Rows [score_begin, score_end) tell of the next token, which is the
+  // prompt's.
+  uint32_t score_begin() const { return next_prompt_logprob - 1; }
+  uint32_t score_end() const { return request.original_prompt_tokens - 1; }
   bool exports() const { return request.mode == RequestMode::kPrefill; }
   // Waits for a transfer, not for steps, to fill its blocks.
   bool imports() const { return request.kv_handle.has_value() && !imported; }

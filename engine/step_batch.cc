@@ -73,8 +73,8 @@ void StepBatch::AddRow(uint32_t token_id, uint32_t position) {
   ++sequences_.back().num_rows;
 }
 
-void StepBatch::WantLogits() {
-  logits_rows_.push_back(static_cast<int32_t>(num_rows()) - 1);
+void StepBatch::WantLogits(uint32_t row) {
+  logits_rows_.push_back(static_cast<int32_t>(row));
 }
 
 ForwardBatch StepBatch::view() const {
@@ -100,6 +100,13 @@ void CorrectRows(const StepInput& input, std::span<const SequenceSlot> slots,
                              : AddDeviceRows(rows, slot, batch));
     corrected->back().first_row = first_row;
     corrected->back().first_logits_row = first_logits_row;
+  }
+  for (size_t i = 0; i < input.rows.size(); ++i) {
+    const uint32_t first_scored =
+        (*corrected)[i].first_row + input.rows[i].first_scored_row;
+    for (uint32_t j = 0; j < input.rows[i].num_scored; ++j) {
+      batch->WantLogits(first_scored + j);
+    }
   }
 }
 

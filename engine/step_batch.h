@@ -23,8 +23,9 @@ class StepBatch {
   // The rows added next are of this sequence; `block_table` is borrowed.
   void StartSequence(const uint32_t* block_table);
   void AddRow(uint32_t token_id, uint32_t position);
-  // Of the newest row.
-  void WantLogits();
+  // Of the newest row, or of another one.
+  void WantLogits() { WantLogits(num_rows() - 1); }
+  void WantLogits(uint32_t row);
 
   uint32_t num_rows() const { return static_cast<uint32_t>(token_ids_.size()); }
   uint32_t num_logits_rows() const {
@@ -53,7 +54,8 @@ struct CorrectedRows {
 
 // Length correction: puts the rows of `input` into `batch`, those from the
 // device where their slots say: the newest token, then as many drafts as there
-// are, were asked for, and have a place.
+// are, were asked for, and have a place. Logits are wanted of the rows that
+// draw, then of those that score a prompt token, in the order of input.scores.
 void CorrectRows(const StepInput& input, std::span<const SequenceSlot> slots,
                  StepBatch* batch, std::vector<CorrectedRows>* corrected);
 

@@ -1,5 +1,6 @@
 #include "engine/step_batch.h"
 
+#include <span>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -41,6 +42,27 @@ class CorrectRowsTest : public testing::Test {
   StepBatch batch_;
   std::vector<CorrectedRows> corrected_;
 };
+
+TEST_F(CorrectRowsTest, LogitsOfScoredRowsComeBehindThoseOfAllDraws) {
+  input_.token_ids = {1, 2, 3, 4, 5};
+  input_.rows = {{.num_rows = 4,
+                  .end_position = 100,
+                  .first_scored_row = 1,
+                  .num_scored = 2,
+                  .sample = 0},
+                 {.num_rows = 1,
+                  .first_token = 4,
+                  .end_position = 100,
+                  .num_scored = 1,
+                  .first_score = 2}};
+  AddDeviceRows(2, 10, 1, {.num_rows = 2, .end_position = 100});
+  CorrectRows(input_, slots_, &batch_, &corrected_);
+  const std::span<const int32_t> rows = batch_.logits_rows();
+  EXPECT_EQ(std::vector(rows.begin(), rows.end()),
+            (std::vector<int32_t>{3, 5, 6, 1, 2, 4}));
+  EXPECT_EQ(corrected_[0].first_logits_row, 0u);
+  EXPECT_EQ(corrected_[2].first_logits_row, 1u);
+}
 
 TEST_F(CorrectRowsTest, RowsFromTheHostAreAsPlanned) {
   input_.token_ids = {1, 2, 3};

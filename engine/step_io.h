@@ -32,6 +32,11 @@ struct StepRows {
   uint32_t end_position = 0;
   uint32_t first_block = 0;  // Index into block_tables.
   uint32_t num_drafts = 0;   // To make, for the step after.
+  // Of these rows, those that score the prompt token behind them: so many from
+  // this one on. kHost. Their tokens: from StepInput::scores[first_score] on.
+  uint32_t first_scored_row = 0;
+  uint32_t num_scored = 0;
+  uint32_t first_score = 0;
   // Index into samples of its draw, or -1: it draws nothing.
   int32_t sample = -1;
   // The state of the position before the first row, where another rank has
@@ -60,6 +65,7 @@ struct StepInput {
   std::vector<StepRows> rows = {};
   std::vector<SampleInput> samples = {};
   std::vector<uint32_t> counted_ids = {};
+  std::vector<ScoreParams> scores = {};
 };
 
 // What one sequence drew.
@@ -79,6 +85,10 @@ struct StepOutput {
   std::vector<SampleOutput> samples;
   // [samples, 1 + drafts, kMaxTopLogprobs]
   std::vector<SampledToken> top;
+  // [scores], NaN where the logits were no distribution, and
+  // [scores, kMaxTopLogprobs].
+  std::vector<SampledToken> scores;
+  std::vector<SampledToken> score_top;
   // [samples, hidden_size]; rows of samples that want it.
   std::vector<float> hidden;
   uint32_t num_rows = 0;  // Really computed.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace baton {
 
@@ -48,6 +49,20 @@ void TokenDrawer::DrawTokens(const StepInput& input,
   }
 }
 
+void TokenDrawer::ScoreRows(const StepInput& input, MatrixView<float> logits,
+                            StepOutput* output) {
+  const size_t count = input.scores.size();
+  if (count == 0) return;
+  FlattenBadRows(logits);
+  const auto scores = std::span(output->scores).first(count);
+  ScoreTokens(cpu_, logits, input.scores, scores,
+              std::span(output->score_top).first(count * kMaxTopLogprobs));
+  for (size_t i = 0; i < count; ++i) {
+    if (sampleable_[i]) continue;
+    scores[i].logprob = std::numeric_limits<float>::quiet_NaN();
+  }
+}
+
 void TokenDrawer::DrawDrafts(const StepInput& input,
                              std::span<const uint32_t> rows,
                              MatrixView<float> logits,
@@ -90,13 +105,16 @@ void TokenDrawer::DrawAll(MatrixView<float> logits) {
   const size_t draws = params_.size();
   drawn_.resize(draws);
   top_.resize(draws * kMaxTopLogprobs);
-  sampleable_.resize(draws);
-  for (size_t i = 0; i < draws; ++i) {
-    const int row = static_cast<int>(i);
-    sampleable_[i] = RowIsSampleable(logits, row);
-    if (!sampleable_[i]) std::fill_n(logits.row(row), logits.cols, 0.0f);
-  }
+  FlattenBadRows(logits);
   Sample(cpu_, logits, params_, drawn_, top_);
+}
+
+void TokenDrawer::FlattenBadRows(MatrixView<float> logits) {
+  sampleable_.resize(static_cast<size_t>(logits.rows));
+  for (int row = 0; row < logits.rows; ++row) {
+    sampleable_[row] = RowIsSampleable(logits, row);
+    if (!sampleable_[row]) std::fill_n(logits.row(row), logits.cols, 0.0f);
+  }
 }
 
 void TokenDrawer::Accept(const StepRows& rows, const CorrectedRows& corrected,

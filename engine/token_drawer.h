@@ -30,6 +30,10 @@ class TokenDrawer {
                   MatrixView<float> logits, std::span<SequenceSlot> slots,
                   StepOutput* output);
 
+  // Scores input.scores, from a row of logits each.
+  void ScoreRows(const StepInput& input, MatrixView<float> logits,
+                 StepOutput* output);
+
   // Draws a draft for each of `rows` (indices into input.rows) from a row of
   // logits each, as the target would draw behind the drafts that the slot has,
   // and adds it to them.
@@ -38,9 +42,11 @@ class TokenDrawer {
                   StepOutput* output);
 
  private:
-  // Draws params_[i] from row i. Rows that hold NaN or +infinity are flattened,
-  // drawn in vain and marked in sampleable_.
+  // Draws params_[i] from row i.
   void DrawAll(MatrixView<float> logits);
+  // Rows that hold NaN or +infinity are flattened, drawn in vain and marked in
+  // sampleable_.
+  void FlattenBadRows(MatrixView<float> logits);
   void AddDraw(const SampleInput& sample, const SequenceSlot& slot,
                uint32_t position, uint32_t num_uncounted);
   void Accept(const StepRows& rows, const CorrectedRows& corrected,

@@ -1,5 +1,6 @@
 #include "engine/token_drawer.h"
 
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -112,6 +113,24 @@ TEST_F(TokenDrawerTest, ForbiddenTokensAreFreeFromTheirPositionOn) {
   input_.samples[0].forbidden_before = kLength + 1;
   Draw({0, 6, 0}, {6, 6, 1, 0});
   EXPECT_EQ(Tokens(), (std::vector<uint32_t>{0, 6, 1}));
+}
+
+TEST_F(TokenDrawerTest, TokensAreScoredEachInItsOwnRow) {
+  input_.scores = {{.token_id = 2, .num_top_logprobs = 1},
+                   {.token_id = 2, .num_top_logprobs = 0},
+                   {.token_id = 0, .num_top_logprobs = 2}};
+  output_.scores.resize(8);
+  output_.score_top.resize(8 * kMaxTopLogprobs);
+  logits_.assign(3 * kVocab, 0);
+  logits_[5] = 3;
+  logits_[kVocab] = std::numeric_limits<float>::quiet_NaN();
+  drawer_.ScoreRows(input_, Dense(logits_.data(), 3, kVocab), &output_);
+  EXPECT_EQ(output_.scores[0].token_id, 2u);
+  EXPECT_NEAR(output_.scores[0].logprob, -3.2990, 1e-3);  // log 1/(e^3 + 7)
+  EXPECT_EQ(output_.score_top[0].token_id, 5u);
+  EXPECT_TRUE(std::isnan(output_.scores[1].logprob));
+  EXPECT_NEAR(output_.scores[2].logprob, -2.0794, 1e-3);  // log 1/8
+  EXPECT_EQ(output_.score_top[2 * kMaxTopLogprobs + 1].token_id, 1u);
 }
 
 TEST_F(TokenDrawerTest, DraftsAreDrawnBehindEachOther) {

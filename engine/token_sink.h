@@ -66,6 +66,9 @@ class TokenSink {
   virtual void OnKvHandle(const KvHandle& handle) = 0;
   // kPrefill alone: prompt tokens computed so far.
   virtual void OnProgress(uint32_t computed_tokens) = 0;
+  // Of the prompt, once each and in order, before the first OnTokens;
+  // first_index counts from its beginning. Not in kDecode with a handle.
+  virtual void OnPromptLogprobs(const ScoredTokens& tokens) = 0;
   // Generated; first_index counts from the end of the original prompt.
   virtual void OnTokens(const ScoredTokens& tokens) = 0;
   // Exactly once. In kPrefill: the lease has ended and the blocks are free.

@@ -67,12 +67,26 @@ void AddSample(const ScheduledRows& rows, StepInput* input, StepRows* to) {
   input->samples.push_back(sample);
 }
 
+void AddScores(const ScheduledRows& rows, StepInput* input, StepRows* to) {
+  if (rows.num_scored == 0) return;
+  const SequenceMetadata& sequence = *rows.sequence;
+  to->first_scored_row = rows.first_scored - rows.first_position;
+  to->num_scored = rows.num_scored;
+  to->first_score = static_cast<uint32_t>(input->scores.size());
+  for (uint32_t i = 0; i < rows.num_scored; ++i) {
+    input->scores.push_back(
+        {.token_id = sequence.tokens[rows.first_scored + i + 1],
+         .num_top_logprobs = sequence.request.sampling.num_top_logprobs});
+  }
+}
+
 void BuildInput(const SchedulerOutput& plan, StepInput* input) {
   input->token_ids.clear();
   input->block_tables.clear();
   input->rows.clear();
   input->samples.clear();
   input->counted_ids.clear();
+  input->scores.clear();
   for (const ScheduledRows& rows : plan.rows) {
     const SequenceMetadata& sequence = *rows.sequence;
     StepRows to = {.slot = sequence.slot,
@@ -84,6 +98,7 @@ void BuildInput(const SchedulerOutput& plan, StepInput* input) {
     AddTokens(rows, input, &to);
     AddBlocks(sequence, input, &to);
     AddSample(rows, input, &to);
+    AddScores(rows, input, &to);
     if (!sequence.imported_hidden.empty() &&
         rows.first_position == sequence.num_tokens_at_submit) {
       to.hidden = sequence.imported_hidden.data();
@@ -111,7 +126,11 @@ Worker::Worker(const EngineOptions& options, StepExecutor* executor,
     step->input.samples.reserve(sequences);
     step->input.counted_ids.reserve(size_t{pool_blocks} *
                                     CacheSpec::kBlockTokens);
+    step->input.scores.reserve(options.max_logits_rows());
     step->output.samples.resize(sequences);
+    step->output.scores.resize(options.max_logits_rows());
+    step->output.score_top.resize(size_t{options.max_logits_rows()} *
+                                  kMaxTopLogprobs);
     step->output.top.resize(tokens * kMaxTopLogprobs);
     step->output.hidden.resize(size_t{sequences} *
                                executor->info().drafter_hidden_size());

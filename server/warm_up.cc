@@ -12,6 +12,7 @@ class WarmUpSink final : public TokenSink {
  public:
   void OnKvHandle(const KvHandle&) override {}
   void OnProgress(uint32_t) override {}
+  void OnPromptLogprobs(const ScoredTokens&) override {}
   void OnTokens(const ScoredTokens&) override {}
   void OnFinished(const GenerationOutcome& outcome) override {
     status_ = outcome.status;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "base/logging.h"
@@ -92,6 +93,10 @@ GenerationRequest MakeRequest(uint64_t counter, uint32_t prompt_tokens,
   sampling.num_top_logprobs = static_cast<uint32_t>(counter % 7);
   sampling.logprobs_after_truncation = counter % 6 == 5;
   if (counter % 4 == 3) sampling.top_k = 5;
+  if (counter % 8 == 6) {
+    request.prompt_logprobs_from =
+        static_cast<uint32_t>(counter * 7 % prompt_tokens);
+  }
   request.max_tokens = max_tokens;
   return request;
 }
@@ -138,9 +143,6 @@ class ExpectedDraw {
     SampledToken drawn;
     top->resize(kMaxTopLogprobs);
     Sample(cpu_, logits, {&params, 1}, {&drawn, 1}, *top);
-    top->resize(sampling.num_top_logprobs);
-    std::erase_if(*top,
-                  [](const SampledToken& t) { return t.token_id == kNoToken; });
     ++counts_[drawn.token_id];
     return drawn;
   }
@@ -150,6 +152,27 @@ class ExpectedDraw {
   const GenerationRequest& request_;
   std::vector<uint32_t> counts_;
 };
+
+std::vector<std::pair<uint32_t, float>> AlternativesOf(
+    std::span<const SampledToken> top, uint32_t num_top) {
+  std::vector<std::pair<uint32_t, float>> alternatives;
+  for (const SampledToken& token : top.first(num_top)) {
+    if (token.token_id == kNoToken) break;
+    alternatives.emplace_back(token.token_id, token.logprob);
+  }
+  return alternatives;
+}
+
+// Prompt token `id`, whose place the logits are of.
+void AddPromptScore(uint32_t id, MatrixView<const float> logits,
+                    uint32_t num_top, ExpectedTokens* expected) {
+  const ScoreParams params = {.token_id = id, .num_top_logprobs = num_top};
+  SampledToken score;
+  std::vector<SampledToken> top(kMaxTopLogprobs);
+  ScoreTokens(WidestVectors(), logits, {&params, 1}, {&score, 1}, top);
+  expected->prompt_logprobs.push_back(score.logprob);
+  expected->prompt_top.push_back(AlternativesOf(top, num_top));
+}
 
 }  // namespace
 
@@ -170,6 +193,9 @@ ExpectedTokens ExpectedOf(const FakeModelRunner::Options& options,
   std::vector<float> logits(options.vocab_size);
   ExpectedDraw draw(options.vocab_size, request);
   std::vector<SampledToken> top;
+  const uint32_t num_top = request.sampling.num_top_logprobs;
+  const uint32_t first_scored =
+      request.prompt_logprobs_from.value_or(request.original_prompt_tokens);
   const int32_t logits_row = 0;
   const int vocab = static_cast<int>(options.vocab_size);
   for (int32_t position = 0; tokens.size() < end; ++position) {
@@ -179,10 +205,18 @@ ExpectedTokens ExpectedOf(const FakeModelRunner::Options& options,
                    .sequences = {&rows, 1},
                    .logits_rows = {&logits_row, 1}},
                   {.logits = Dense(logits.data(), 1, vocab)});
-    if (position + 1u < tokens.size()) continue;
+    const uint32_t next = position + 1;
+    const bool scores =
+        next >= first_scored && next < request.original_prompt_tokens;
+    if (!scores && next < tokens.size()) continue;
     if (!RowIsSampleable(Dense<const float>(logits.data(), 1, vocab), 0)) {
       expected.sampleable = false;
       break;
+    }
+    if (scores) {
+      AddPromptScore(tokens[next], Dense<const float>(logits.data(), 1, vocab),
+                     num_top, &expected);
+      continue;
     }
     const SampledToken drawn =
         draw.Draw(static_cast<uint32_t>(tokens.size()),
@@ -190,10 +224,7 @@ ExpectedTokens ExpectedOf(const FakeModelRunner::Options& options,
     tokens.push_back(drawn.token_id);
     expected.tokens.push_back(drawn.token_id);
     expected.logprobs.push_back(drawn.logprob);
-    auto& alternatives = expected.top.emplace_back();
-    for (const SampledToken& token : top) {
-      alternatives.emplace_back(token.token_id, token.logprob);
-    }
+    expected.top.push_back(AlternativesOf(top, num_top));
     if (std::find(request.stop_token_ids.begin(), request.stop_token_ids.end(),
                   drawn.token_id) != request.stop_token_ids.end()) {
       break;

@@ -68,6 +68,8 @@ GenerationRequest MakeRequest(uint64_t counter, uint32_t prompt_tokens,
                               uint32_t max_tokens);
 
 struct ExpectedTokens {
+  std::vector<float> prompt_logprobs;
+  std::vector<std::vector<std::pair<uint32_t, float>>> prompt_top;
   std::vector<uint32_t> tokens;
   std::vector<float> logprobs;
   std::vector<std::vector<std::pair<uint32_t, float>>> top;

@@ -13,16 +13,21 @@
 namespace baton {
 
 // Thread-compatible. A test reads the fields; nothing else writes them. Dies
-// when a token index is repeated or left out, and when it is told anything
-// after the end.
+// when a token index is repeated or left out, when the prompt's tokens come
+// behind generated ones, and when it is told anything after the end.
 struct RecordingTokenSink final : public TokenSink {
+  using Alternatives = std::vector<std::pair<uint32_t, float>>;
+
   std::optional<KvHandle> handle;
   std::vector<uint32_t> progress;
+  std::optional<uint32_t> first_prompt_index;  // Of the prompt tokens told.
+  std::vector<uint32_t> prompt_tokens;
+  std::vector<float> prompt_logprobs;
+  std::vector<Alternatives> prompt_top;
   std::optional<uint32_t> first_token_index;
   std::vector<uint32_t> tokens;
   std::vector<float> logprobs;
-  // Of each token: its alternatives.
-  std::vector<std::vector<std::pair<uint32_t, float>>> top;
+  std::vector<Alternatives> top;  // Of each token.
   std::optional<GenerationOutcome> outcome;
   // Called after each new token; may be empty.
   std::function<void()> on_token;
@@ -32,6 +37,7 @@ struct RecordingTokenSink final : public TokenSink {
 
   void OnKvHandle(const KvHandle& new_handle) override;
   void OnProgress(uint32_t computed_tokens) override;
+  void OnPromptLogprobs(const ScoredTokens& scored) override;
   void OnTokens(const ScoredTokens& scored) override;
   void OnFinished(const GenerationOutcome& end) override;
 };

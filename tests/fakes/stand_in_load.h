@@ -48,6 +48,7 @@ class StandInLoad {
     explicit Request(StandInLoad* to) : load(to) {}
     void OnKvHandle(const KvHandle&) override {}
     void OnProgress(uint32_t) override {}
+    void OnPromptLogprobs(const ScoredTokens&) override {}
     void OnTokens(const ScoredTokens& scored) override;
     void OnFinished(const GenerationOutcome& outcome) override;
 

@@ -178,6 +178,7 @@ class CollectingSink final : public TokenSink {
   void OnProgress(uint32_t computed_tokens) override {
     computed_tokens_ = computed_tokens;
   }
+  void OnPromptLogprobs(const ScoredTokens&) override {}
   void OnTokens(const ScoredTokens& scored) override {
     CHECK_EQ(scored.first_index, num_tokens());
     for (const SampledToken& token : scored.tokens) {

@@ -23,7 +23,7 @@ def make_stubs():
     os.makedirs(out)
     subprocess.run(["protoc", "-I.", "--python_out=" + out, "--grpc_out=" + out,
                     "--plugin=protoc-gen-grpc=/usr/bin/grpc_python_plugin",
-                    "proto/baton/v1/worker.proto"], check=True)
+                    "proto/baton/v1/inference.proto", "proto/baton/v1/worker.proto"], check=True)
     sys.path.insert(0, out)
     return [importlib.import_module("proto.baton.v1." + name) for name in ("worker_pb2", "worker_pb2_grpc")]
 

@@ -1,6 +1,7 @@
 #include "server/convert.h"
 
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,31 @@ constexpr size_t kMaxNameBytes = 1024;
 absl::StatusOr<RequestId> ToRequestId(bool present, const v1::RequestId& id) {
   if (!present) return FieldError("request.id", "is missing");
   return RequestId{.router_nonce = id.router_nonce(), .counter = id.counter()};
+}
+
+absl::StatusOr<SamplingParams> ToSamplingParams(const v1::WorkerSampling& in) {
+  if (in.logit_bias_size() > static_cast<int>(kMaxLogitBiases)) {
+    return FieldError("sampling.logit_bias",
+                      absl::StrCat("at most ", kMaxLogitBiases, " ids"));
+  }
+  SamplingParams out = {
+      .temperature = in.temperature(),
+      .top_p = in.top_p(),
+      .min_p = in.min_p(),
+      .top_k = in.top_k(),
+      .seed = in.seed(),
+      .presence_penalty = in.presence_penalty(),
+      .frequency_penalty = in.frequency_penalty(),
+      .num_top_logprobs = in.num_top_logprobs(),
+      .logprobs_after_truncation = in.logprobs_after_truncation()};
+  if (in.has_repetition_penalty()) {
+    out.repetition_penalty = in.repetition_penalty();
+  }
+  for (const v1::LogitBias& bias : in.logit_bias()) {
+    out.logit_bias.push_back(
+        {.token_id = bias.token_id(), .bias = bias.bias()});
+  }
+  return out;
 }
 
 absl::StatusOr<GenerationRequest> ToGenerationRequest(
@@ -41,12 +67,12 @@ absl::StatusOr<GenerationRequest> ToGenerationRequest(
   out.mode = mode;
   out.token_ids.assign(request.token_ids().begin(), request.token_ids().end());
   out.original_prompt_tokens = request.original_prompt_tokens();
-  out.sampling = {.temperature = request.sampling().temperature(),
-                  .top_p = request.sampling().top_p(),
-                  .min_p = request.sampling().min_p(),
-                  .top_k = request.sampling().top_k(),
-                  .seed = request.sampling().seed()};
+  ASSIGN_OR_RETURN(out.sampling, ToSamplingParams(request.sampling()));
   out.max_tokens = request.max_tokens();
+  out.min_tokens = request.min_tokens();
+  if (request.has_prompt_logprobs_from()) {
+    out.prompt_logprobs_from = request.prompt_logprobs_from();
+  }
   out.stop_token_ids.assign(request.stop_token_ids().begin(),
                             request.stop_token_ids().end());
   RETURN_IF_ERROR(ValidateRequest(out, limits));
@@ -166,6 +192,15 @@ absl::StatusOr<KvHandle> ParseKvHandle(const std::string& bytes) {
 
 absl::StatusOr<RequestId> ToRequestId(const v1::AbortRequest& request) {
   return ToRequestId(request.has_id(), request.id());
+}
+
+v1::TopLogprobs ToProto(std::span<const SampledToken> top) {
+  v1::TopLogprobs out;
+  for (const SampledToken& token : top) {
+    out.add_token_ids(token.token_id);
+    out.add_logprobs(token.logprob);
+  }
+  return out;
 }
 
 v1::GetLoadResponse ToProto(const EngineLoad& load) {

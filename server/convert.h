@@ -4,12 +4,15 @@
 #define BATON_SERVER_CONVERT_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "comm/kv_transfer_agent.h"
 #include "engine/engine_options.h"
 #include "engine/generation_request.h"
+#include "kernels/sample.h"
+#include "proto/baton/v1/inference.pb.h"
 #include "proto/baton/v1/worker.pb.h"
 
 namespace baton {
@@ -31,6 +34,9 @@ std::string SerializeKvHandle(const KvHandle& handle);
 absl::StatusOr<KvHandle> ParseKvHandle(const std::string& bytes);
 
 absl::StatusOr<RequestId> ToRequestId(const v1::AbortRequest& request);
+
+// As `top_logprobs` of the messages that have tokens.
+v1::TopLogprobs ToProto(std::span<const SampledToken> top);
 
 v1::GetLoadResponse ToProto(const EngineLoad& load);
 

@@ -11,7 +11,7 @@
 namespace baton {
 namespace {
 
-// A token's id and log-probability, and a message around them.
+// An id and a log-probability, and a message around them.
 constexpr size_t kTokenBytes = 8;
 constexpr size_t kMessageBytes = 64;
 // Tokens between two flushes of a stream's metrics.
@@ -25,6 +25,22 @@ v1::TokenChunk* MutableChunk(v1::DecodeResponse* response) {
   return response->mutable_chunk();
 }
 
+template <typename Message>
+void MergeTokens(Message* last, const Message& next) {
+  last->mutable_token_ids()->MergeFrom(next.token_ids());
+  last->mutable_logprobs()->MergeFrom(next.logprobs());
+  last->mutable_top_logprobs()->MergeFrom(next.top_logprobs());
+}
+
+bool MergePrompt(v1::PromptLogprobs* last, const v1::PromptLogprobs& next) {
+  if (last->first_token_index() + last->token_ids_size() !=
+      next.first_token_index()) {
+    return false;
+  }
+  MergeTokens(last, next);
+  return true;
+}
+
 bool MergeChunks(v1::TokenChunk* last, const v1::TokenChunk& next) {
   if (last->sample_index() != next.sample_index() ||
       last->attempt() != next.attempt() ||
@@ -32,13 +48,29 @@ bool MergeChunks(v1::TokenChunk* last, const v1::TokenChunk& next) {
           next.first_token_index()) {
     return false;
   }
-  last->mutable_token_ids()->MergeFrom(next.token_ids());
-  last->mutable_logprobs()->MergeFrom(next.logprobs());
+  MergeTokens(last, next);
   return true;
 }
 
-size_t ChunkBytes(const v1::TokenChunk& chunk) {
-  return kMessageBytes + kTokenBytes * chunk.token_ids_size();
+// Token by token, as TokenChunk and PromptLogprobs have them.
+template <typename Message>
+void AddTokens(const ScoredTokens& tokens, Message* to) {
+  to->set_first_token_index(tokens.first_index);
+  for (size_t i = 0; i < tokens.tokens.size(); ++i) {
+    to->add_token_ids(tokens.tokens[i].token_id);
+    to->add_logprobs(tokens.tokens[i].logprob);
+    if (tokens.num_top > 0) *to->add_top_logprobs() = ToProto(tokens.TopOf(i));
+  }
+}
+
+template <typename Message>
+size_t TokenBytes(const Message& message) {
+  size_t tokens = message.token_ids_size();
+  for (const v1::TopLogprobs& top : message.top_logprobs()) {
+    tokens += top.token_ids_size();
+  }
+  return kMessageBytes * (1 + message.top_logprobs_size()) +
+         kTokenBytes * tokens;
 }
 
 void FillEnd(const GenerationOutcome& outcome, v1::PrefillReleased* out) {
@@ -69,6 +101,9 @@ constexpr char kCallName<v1::PrefillResponse>[] = "prefill";
 
 bool TokenStreamTraits::Merge(v1::PrefillResponse* last,
                               v1::PrefillResponse& next) {
+  if (last->has_prompt_logprobs() && next.has_prompt_logprobs()) {
+    return MergePrompt(last->mutable_prompt_logprobs(), next.prompt_logprobs());
+  }
   if (!last->has_progress() || !next.has_progress()) return false;
   *last = std::move(next);
   return true;
@@ -76,16 +111,20 @@ bool TokenStreamTraits::Merge(v1::PrefillResponse* last,
 
 bool TokenStreamTraits::Merge(v1::DecodeResponse* last,
                               v1::DecodeResponse& next) {
+  if (last->has_prompt_logprobs() && next.has_prompt_logprobs()) {
+    return MergePrompt(last->mutable_prompt_logprobs(), next.prompt_logprobs());
+  }
   return last->has_chunk() && next.has_chunk() &&
          MergeChunks(last->mutable_chunk(), next.chunk());
 }
 
 size_t TokenStreamTraits::Bytes(const v1::PrefillResponse& message) {
-  return ChunkBytes(message.first_tokens()) + message.kv_handle().size();
+  return TokenBytes(message.first_tokens()) +
+         TokenBytes(message.prompt_logprobs()) + message.kv_handle().size();
 }
 
 size_t TokenStreamTraits::Bytes(const v1::DecodeResponse& message) {
-  return ChunkBytes(message.chunk());
+  return TokenBytes(message.chunk()) + TokenBytes(message.prompt_logprobs());
 }
 
 template <typename Response>
@@ -155,17 +194,21 @@ void TokenStreamReactor<Response>::OnProgress(uint32_t computed_tokens) {
 }
 
 template <typename Response>
+void TokenStreamReactor<Response>::OnPromptLogprobs(
+    const ScoredTokens& tokens) {
+  Response response;
+  AddTokens(tokens, response.mutable_prompt_logprobs());
+  this->Send(std::move(response));
+}
+
+template <typename Response>
 void TokenStreamReactor<Response>::OnTokens(const ScoredTokens& tokens) {
   MeasureTokens(tokens.tokens.size());
   Response response;
   v1::TokenChunk* chunk = MutableChunk(&response);
   chunk->set_sample_index(sample_index_);
-  chunk->set_first_token_index(tokens.first_index);
   chunk->set_attempt(attempt_);
-  for (const SampledToken& token : tokens.tokens) {
-    chunk->add_token_ids(token.token_id);
-    chunk->add_logprobs(token.logprob);
-  }
+  AddTokens(tokens, chunk);
   this->Send(std::move(response));
 }
 

@@ -52,6 +52,7 @@ class TokenStreamReactor final
 
   void OnKvHandle(const KvHandle& handle) override;
   void OnProgress(uint32_t computed_tokens) override;
+  void OnPromptLogprobs(const ScoredTokens& tokens) override;
   void OnTokens(const ScoredTokens& tokens) override;
   void OnFinished(const GenerationOutcome& outcome) override;
 

@@ -58,6 +58,46 @@ TEST(TokenStreamTraitsTest, NewerProgressReplacesOlderAndNothingElse) {
   EXPECT_FALSE(TokenStreamTraits::Merge(&last, handle));
 }
 
+v1::PrefillResponse Prompt(uint32_t first, std::vector<uint32_t> tokens) {
+  v1::PrefillResponse response;
+  v1::PromptLogprobs& prompt = *response.mutable_prompt_logprobs();
+  prompt.set_first_token_index(first);
+  for (const uint32_t token : tokens) {
+    prompt.add_token_ids(token);
+    prompt.add_logprobs(-static_cast<float>(token));
+    prompt.add_top_logprobs()->add_token_ids(token);
+  }
+  return response;
+}
+
+TEST(TokenStreamTraitsTest, ConsecutivePartsOfThePromptBecomeOne) {
+  v1::PrefillResponse last = Prompt(3, {7, 8});
+  v1::PrefillResponse next = Prompt(5, {9});
+  ASSERT_TRUE(TokenStreamTraits::Merge(&last, next));
+  EXPECT_EQ(last.SerializeAsString(), Prompt(3, {7, 8, 9}).SerializeAsString());
+  EXPECT_FALSE(TokenStreamTraits::Merge(&last, next)) << "a gap";
+  v1::PrefillResponse first_tokens;
+  first_tokens.mutable_first_tokens();
+  EXPECT_FALSE(TokenStreamTraits::Merge(&last, first_tokens));
+  v1::PrefillResponse progress;
+  progress.mutable_progress();
+  EXPECT_FALSE(TokenStreamTraits::Merge(&last, progress));
+  EXPECT_FALSE(TokenStreamTraits::Merge(&progress, last));
+}
+
+TEST(TokenStreamTraitsTest, AlternativesStayWithTheirTokensAndAreCounted) {
+  v1::DecodeResponse last = Chunk(3, {7});
+  last.mutable_chunk()->add_top_logprobs()->add_token_ids(70);
+  const size_t bytes = TokenStreamTraits::Bytes(last);
+  v1::DecodeResponse next = Chunk(4, {8});
+  next.mutable_chunk()->add_top_logprobs()->add_token_ids(80);
+  ASSERT_TRUE(TokenStreamTraits::Merge(&last, next));
+  ASSERT_EQ(last.chunk().top_logprobs_size(), 2);
+  EXPECT_EQ(last.chunk().top_logprobs(1).token_ids(0), 80u);
+  EXPECT_GT(TokenStreamTraits::Bytes(last), bytes);
+  EXPECT_GT(bytes, TokenStreamTraits::Bytes(Chunk(3, {7})));
+}
+
 TEST(TokenStreamTraitsTest, BytesGrowWithTokensAndHandles) {
   EXPECT_GE(TokenStreamTraits::Bytes(Chunk(0, std::vector<uint32_t>(100))),
             800u);

@@ -102,19 +102,50 @@ v1::WorkerRequest ToProto(const GenerationRequest& request) {
   out.mutable_token_ids()->Add(request.token_ids.begin(),
                                request.token_ids.end());
   out.set_original_prompt_tokens(request.original_prompt_tokens);
-  out.mutable_sampling()->set_temperature(request.sampling.temperature);
-  out.mutable_sampling()->set_top_p(request.sampling.top_p);
-  out.mutable_sampling()->set_seed(request.sampling.seed);
+  const SamplingParams& from = request.sampling;
+  v1::WorkerSampling& sampling = *out.mutable_sampling();
+  sampling.set_temperature(from.temperature);
+  sampling.set_top_p(from.top_p);
+  sampling.set_top_k(from.top_k);
+  sampling.set_seed(from.seed);
+  sampling.set_repetition_penalty(from.repetition_penalty);
+  sampling.set_presence_penalty(from.presence_penalty);
+  sampling.set_frequency_penalty(from.frequency_penalty);
+  for (const LogitBias& bias : from.logit_bias) {
+    v1::LogitBias* const entry = sampling.add_logit_bias();
+    entry->set_token_id(bias.token_id);
+    entry->set_bias(bias.bias);
+  }
+  sampling.set_num_top_logprobs(from.num_top_logprobs);
+  sampling.set_logprobs_after_truncation(from.logprobs_after_truncation);
+  if (request.prompt_logprobs_from.has_value()) {
+    out.set_prompt_logprobs_from(*request.prompt_logprobs_from);
+  }
   out.set_max_tokens(request.max_tokens);
   return out;
 }
 
+using Alternatives = std::vector<std::pair<uint32_t, float>>;
+
 struct Received {
+  std::vector<float> prompt_logprobs;
+  std::vector<Alternatives> prompt_top;
   std::vector<uint32_t> tokens;
   std::vector<float> logprobs;
+  std::vector<Alternatives> top;
   v1::DecodeFinished finished;
   absl::Status status;
 };
+
+template <typename Message>
+void AppendTop(const Message& message, std::vector<Alternatives>* top) {
+  for (const v1::TopLogprobs& from : message.top_logprobs()) {
+    Alternatives& to = top->emplace_back();
+    for (int i = 0; i < from.token_ids_size(); ++i) {
+      to.emplace_back(from.token_ids(i), from.logprobs(i));
+    }
+  }
+}
 
 // Reads to the end, checking the order.
 Received Decode(v1::WorkerService::Stub* stub,
@@ -129,6 +160,16 @@ Received Decode(v1::WorkerService::Stub* stub,
       out.finished = response.finished();
       continue;
     }
+    if (response.has_prompt_logprobs()) {
+      EXPECT_TRUE(out.tokens.empty());
+      const v1::PromptLogprobs& prompt = response.prompt_logprobs();
+      out.prompt_logprobs.insert(out.prompt_logprobs.end(),
+                                 prompt.logprobs().begin(),
+                                 prompt.logprobs().end());
+      AppendTop(prompt, &out.prompt_top);
+      continue;
+    }
+    AppendTop(response.chunk(), &out.top);
     EXPECT_EQ(response.chunk().first_token_index(), out.tokens.size());
     EXPECT_EQ(response.chunk().attempt(), 3u);
     EXPECT_EQ(response.chunk().logprobs_size(),
@@ -151,13 +192,18 @@ v1::DecodeRequest DecodeOf(const GenerationRequest& request) {
 TEST(WorkerServiceTest, AUnifiedWorkerStreamsTheModelsTokens) {
   TestWorker worker({});
   ASSERT_TRUE(WarmUp(&worker.engine(), worker.clock(), absl::Seconds(60)).ok());
-  for (const uint64_t counter : {1, 2}) {
+  for (const uint64_t counter : {1, 2, 6, 11}) {
     const GenerationRequest request = MakeRequest(counter, 100, 50);
     const Received got = Decode(&worker.stub(), DecodeOf(request));
     ASSERT_TRUE(got.status.ok()) << got.status;
     const ExpectedTokens expected = ExpectedOf(kModel, request);
     EXPECT_EQ(got.tokens, expected.tokens);
     EXPECT_EQ(got.logprobs, expected.logprobs);
+    EXPECT_EQ(got.prompt_logprobs, expected.prompt_logprobs);
+    if (request.sampling.num_top_logprobs > 0) {
+      EXPECT_EQ(got.top, expected.top);
+      EXPECT_EQ(got.prompt_top, expected.prompt_top);
+    }
     EXPECT_EQ(got.finished.finish_reason(), v1::WORKER_FINISH_REASON_LENGTH);
     EXPECT_EQ(got.finished.prompt_tokens(), 100u);
     EXPECT_EQ(got.finished.completion_tokens(), 50u);

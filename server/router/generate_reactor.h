@@ -18,24 +18,45 @@
 
 namespace baton {
 
-// Chunks that wait for a slow reader become one chunk.
+// Chunks that wait for a slow reader become one chunk, and so does what is told
+// of the prompt.
 struct GenerateResponseTraits {
   static bool Merge(v1::GenerateResponse* last, v1::GenerateResponse& next) {
+    if (last->has_prompt_logprobs() && next.has_prompt_logprobs()) {
+      MergeTokens(last->mutable_prompt_logprobs(), next.prompt_logprobs());
+      return true;
+    }
     if (!last->has_chunk() || !next.has_chunk()) return false;
     v1::GenerateChunk* const to = last->mutable_chunk();
     const v1::GenerateChunk& from = next.chunk();
     if (to->sample_index() != from.sample_index()) return false;
-    to->mutable_token_ids()->MergeFrom(from.token_ids());
-    to->mutable_logprobs()->MergeFrom(from.logprobs());
+    MergeTokens(to, from);
     to->mutable_text()->append(from.text());
     return true;
   }
 
   static size_t Bytes(const v1::GenerateResponse& message) {
+    return TokenBytes(message.chunk()) + message.chunk().text().size() +
+           TokenBytes(message.prompt_logprobs());
+  }
+
+ private:
+  // Of chunks and prompts alike.
+  template <typename Tokens>
+  static void MergeTokens(Tokens* to, const Tokens& from) {
+    to->mutable_token_ids()->MergeFrom(from.token_ids());
+    to->mutable_logprobs()->MergeFrom(from.logprobs());
+    to->mutable_top_logprobs()->MergeFrom(from.top_logprobs());
+  }
+  template <typename Tokens>
+  static size_t TokenBytes(const Tokens& tokens) {
     constexpr size_t kEmpty = 64;
-    const v1::GenerateChunk& chunk = message.chunk();
-    return kEmpty + chunk.text().size() +
-           (sizeof(uint32_t) + sizeof(float)) * chunk.token_ids_size();
+    size_t count = tokens.token_ids_size();
+    for (const v1::TopLogprobs& top : tokens.top_logprobs()) {
+      count += top.token_ids_size();
+    }
+    return kEmpty * (1 + tokens.top_logprobs_size()) +
+           (sizeof(uint32_t) + sizeof(float)) * count;
   }
 };
 

@@ -27,6 +27,25 @@ absl::Status WorkerLost(std::string_view when) {
       "WORKER_LOST");
 }
 
+void FillSampling(const GenerationPlan& plan, v1::WorkerSampling* out) {
+  const SamplingPlan& sampling = plan.sampling;
+  out->set_temperature(sampling.temperature);
+  out->set_top_p(sampling.top_p);
+  out->set_top_k(sampling.top_k);
+  out->set_min_p(sampling.min_p);
+  out->set_seed(*sampling.seed);
+  out->set_repetition_penalty(sampling.repetition_penalty);
+  out->set_presence_penalty(sampling.presence_penalty);
+  out->set_frequency_penalty(sampling.frequency_penalty);
+  for (const auto& [token_id, bias] : sampling.logit_bias) {
+    v1::LogitBias* const entry = out->add_logit_bias();
+    entry->set_token_id(token_id);
+    entry->set_bias(bias);
+  }
+  out->set_num_top_logprobs(plan.num_top_logprobs);
+  out->set_logprobs_after_truncation(plan.logprobs_after_truncation);
+}
+
 double Seconds(absl::Duration duration) {
   return absl::ToDoubleSeconds(duration);
 }
@@ -37,6 +56,7 @@ Generation::Generation(GenerationPlan plan, const Options& options)
     : options_(options),
       plan_(std::move(plan)),
       next_pause_(kFirstPause),
+      prompt_stream_(&plan_),
       stream_(options_.tokenizer, &plan_) {
   CHECK(plan_.sampling.seed.has_value());
   finished_.set_seed(*plan_.sampling.seed);
@@ -100,6 +120,8 @@ GenerationActions Generation::OnPrefillMessage(uint32_t attempt,
       return {.start_decode = true};
     case v1::PrefillResponse::kFirstTokens:
       return OnTokens(message->first_tokens(), now);
+    case v1::PrefillResponse::kPromptLogprobs:
+      return OnPromptLogprobs(message->prompt_logprobs(), now);
     case v1::PrefillResponse::kReleased: {
       const v1::PrefillReleased& released = message->released();
       v1::Timing* const timing = finished_.mutable_timing();
@@ -131,7 +153,11 @@ GenerationActions Generation::OnPrefillEnd(uint32_t attempt,
                 now);
   }
   // The decode server streams: it has pulled everything.
-  if (status.ok() || decode_answered_) return {};
+  if (status.ok() || decode_answered_) {
+    if (prompt_stream_.complete()) return {};
+    return Fail(WorkerLost("before all log-probabilities of the prompt came"),
+                now);
+  }
   return OnAttemptFailed(*route_.prefill, status, now);
 }
 
@@ -141,7 +167,9 @@ GenerationActions Generation::OnDecodeMessage(uint32_t attempt,
   if (IsOld(attempt) || phase_ != GenerationPhase::kDecoding) return {};
   GenerationActions actions = OnFirstDecodeMessage();
   GenerationActions more;
-  if (message.has_chunk()) {
+  if (message.has_prompt_logprobs()) {
+    more = OnPromptLogprobs(message.prompt_logprobs(), now);
+  } else if (message.has_chunk()) {
     more = OnTokens(message.chunk(), now);
   } else if (message.has_finished()) {
     more = OnDecodeFinished(message.finished(), now);
@@ -185,13 +213,12 @@ v1::WorkerRequest Generation::MakeRequest() const {
                                    plan_.prompt_ids.end());
   request.set_original_prompt_tokens(
       static_cast<uint32_t>(plan_.prompt_ids.size()));
-  v1::WorkerSampling* const sampling = request.mutable_sampling();
-  sampling->set_temperature(plan_.sampling.temperature);
-  sampling->set_top_p(plan_.sampling.top_p);
-  sampling->set_top_k(plan_.sampling.top_k);
-  sampling->set_min_p(plan_.sampling.min_p);
-  sampling->set_seed(*plan_.sampling.seed);
+  FillSampling(plan_, request.mutable_sampling());
+  if (plan_.prompt_logprobs_from.has_value()) {
+    request.set_prompt_logprobs_from(*plan_.prompt_logprobs_from);
+  }
   request.set_max_tokens(plan_.max_tokens);
+  request.set_min_tokens(plan_.min_tokens);
   request.mutable_stop_token_ids()->Add(plan_.stop_token_ids.begin(),
                                         plan_.stop_token_ids.end());
   request.set_num_eos_token_ids(plan_.num_eos_token_ids);
@@ -207,6 +234,23 @@ void Generation::MoveTo(GenerationPhase to) {
 bool Generation::IsOld(uint32_t attempt) const {
   return attempt != attempt_ || phase_ == GenerationPhase::kFinished ||
          phase_ == GenerationPhase::kQueued;
+}
+
+GenerationActions Generation::OnPromptLogprobs(const v1::PromptLogprobs& tokens,
+                                               absl::Time now) {
+  if (absl::Status status = prompt_stream_.Append(tokens, &prompt_logprobs_);
+      !status.ok()) {
+    return Fail(std::move(status), now);
+  }
+  return {.send_prompt_logprobs = prompt_logprobs_.token_ids_size() > 0,
+          .send_chunk = HasChunkToSend()};
+}
+
+// Generated tokens, which the decode server may send first, wait for the
+// prompt's.
+bool Generation::HasChunkToSend() const {
+  return prompt_stream_.complete() &&
+         (chunk_.token_ids_size() > 0 || !chunk_.text().empty());
 }
 
 GenerationActions Generation::OnTokens(const v1::TokenChunk& tokens,
@@ -225,11 +269,18 @@ GenerationActions Generation::OnTokens(const v1::TokenChunk& tokens,
         Seconds(now - options_.arrival));
   }
   GenerationActions actions;
-  if (stream_.met_stop_string()) {
+  if (stream_.met_stop_string() && !prompt_stream_.complete() &&
+      prefill_open_ && phase_ == GenerationPhase::kDecoding) {
+    actions.end_decode = true;
+    MoveTo(GenerationPhase::kReleasing);  // For the prompt's part.
+  } else if (stream_.met_stop_string()) {
     actions = EndCalls();
     Finish(absl::OkStatus(), now, &actions);
+  } else {
+    const auto waiting = static_cast<uint32_t>(chunk_.token_ids_size());
+    actions.send_chunk =
+        HasChunkToSend() && (is_first || waiting >= plan_.stream_interval);
   }
-  actions.send_chunk = chunk_.token_ids_size() > 0;
   return actions;
 }
 
@@ -308,7 +359,7 @@ void Generation::FlushText(GenerationActions* actions) {
   const uint32_t next = num_tokens();
   if (chunk_.token_ids_size() == 0) chunk_.set_first_token_index(next);
   stream_.Flush(&chunk_);
-  actions->send_chunk |= chunk_.token_ids_size() > 0 || !chunk_.text().empty();
+  actions->send_chunk |= HasChunkToSend();
 }
 
 GenerationActions Generation::EndCalls() const {
@@ -325,7 +376,11 @@ GenerationActions Generation::Fail(absl::Status status, absl::Time now) {
 void Generation::Finish(absl::Status status, absl::Time now,
                         GenerationActions* actions) {
   MoveTo(GenerationPhase::kFinished);
+  if (status.ok() && !prompt_stream_.complete()) {
+    status = WorkerLost("before all log-probabilities of the prompt came");
+  }
   status_ = std::move(status);
+  actions->send_chunk |= HasChunkToSend();
   if (status_.ok()) stream_.FillReason(&finished_);
   finished_.mutable_usage()->set_completion_tokens(num_tokens());
   finished_.mutable_timing()->set_total_seconds(

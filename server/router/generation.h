@@ -30,6 +30,7 @@
 #include "absl/time/time.h"
 #include "proto/baton/v1/inference.pb.h"
 #include "proto/baton/v1/worker.pb.h"
+#include "server/router/prompt_logprob_stream.h"
 #include "server/router/sample_stream.h"
 #include "server/router/validate.h"
 #include "server/router/worker_state.h"
@@ -78,7 +79,8 @@ struct GenerationActions {
   bool start_prefill = false;          // With MakeRequest().
   bool start_decode = false;  // With MakeRequest() and kv_handle(), if any.
   bool start_grace = false;   // OnGraceEnded(attempt()) after the grace.
-  // chunk() has something to send; clear it then.
+  // prompt_logprobs(), or chunk(), has something to send; clear it then.
+  bool send_prompt_logprobs = false;
   bool send_chunk = false;
   // Send finished() if status() is OK, and end the client's call. Exactly once.
   bool finish = false;
@@ -140,6 +142,7 @@ class Generation final {
   v1::WorkerRequest MakeRequest() const;
   const std::string& kv_handle() const { return kv_handle_; }
 
+  v1::PromptLogprobs* prompt_logprobs() { return &prompt_logprobs_; }
   v1::GenerateChunk* chunk() { return &chunk_; }
   uint32_t num_tokens() const { return stream_.num_tokens(); }
 
@@ -151,7 +154,10 @@ class Generation final {
  private:
   void MoveTo(GenerationPhase to);
   bool IsOld(uint32_t attempt) const;
+  GenerationActions OnPromptLogprobs(const v1::PromptLogprobs& tokens,
+                                     absl::Time now);
   GenerationActions OnTokens(const v1::TokenChunk& tokens, absl::Time now);
+  bool HasChunkToSend() const;
   GenerationActions OnFirstDecodeMessage();
   GenerationActions OnDecodeFinished(const v1::DecodeFinished& finished,
                                      absl::Time now);
@@ -173,6 +179,7 @@ class Generation final {
   RouteRank worst_route_ = RouteRank::kSuspect;
   absl::Time wait_end_ = absl::InfinitePast();  // For workers.
   absl::Duration next_pause_;
+  PromptLogprobStream prompt_stream_;
   SampleStream stream_;
 
   // Of the current attempt.
@@ -181,6 +188,7 @@ class Generation final {
   bool prefill_open_ = false;
   bool decode_answered_ = false;
 
+  v1::PromptLogprobs prompt_logprobs_;
   v1::GenerateChunk chunk_;
   v1::GenerateFinished finished_;
   absl::Status status_;

@@ -106,6 +106,7 @@ void GenerationCall::Perform(const GenerationActions& actions) {
                  return generation.OnGraceEnded(number, now);
                });
   }
+  if (actions.send_prompt_logprobs) SendPromptLogprobs();
   if (actions.send_chunk) SendChunk();
   if (actions.finish) Finish();
 }
@@ -223,12 +224,23 @@ void GenerationCall::StartTimer(absl::Duration duration, Event event) {
       });
 }
 
+void GenerationCall::SendPromptLogprobs() {
+  v1::GenerateResponse response;
+  {
+    absl::MutexLock lock(&mutex_);
+    // An earlier action's sending may have taken all there was.
+    if (generation_.prompt_logprobs()->token_ids_size() == 0) return;
+    response.mutable_prompt_logprobs()->Swap(generation_.prompt_logprobs());
+  }
+  client_->Send(std::move(response));
+}
+
 void GenerationCall::SendChunk() {
   v1::GenerateResponse response;
   {
     absl::MutexLock lock(&mutex_);
     v1::GenerateChunk* const chunk = generation_.chunk();
-    // An earlier action's sending may have taken all there was.
+    // As above.
     if (chunk->token_ids_size() == 0 && chunk->text().empty()) return;
     response.mutable_chunk()->Swap(chunk);
   }

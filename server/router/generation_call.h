@@ -74,6 +74,7 @@ class GenerationCall final
   // In the place of an older one.
   template <typename Event>
   void StartTimer(absl::Duration duration, Event event);
+  void SendPromptLogprobs();
   void SendChunk();
   void ObserveTokens(int num_tokens);
   void Finish();

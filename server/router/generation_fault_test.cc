@@ -193,6 +193,7 @@ TEST_F(GenerationTest, EndsInEveryPhaseWhenTheClientIsGone) {
   Dispatch();
   Handle();
   Tokens(0, {Letter(0), Letter(1), Letter(2), Letter(3)});
+  TakeText();
   Finished(4);
   EXPECT_EQ(generation_->phase(), kReleasing);
   EXPECT_EQ(generation_->OnEarlyEnd(gone, now_),

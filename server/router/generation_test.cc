@@ -115,6 +115,7 @@ TEST_F(GenerationTest, EndsWithoutThePrefillsWordWhenTheGraceIsOver) {
   Dispatch();
   Handle();
   Tokens(0, {Letter(0), Letter(1), Letter(2), Letter(3)});
+  EXPECT_EQ(TakeText(), "abcd");
   Finished(4);
   EXPECT_EQ(generation_->OnGraceEnded(0, now_),
             (GenerationActions{.end_prefill = true, .finish = true}));

@@ -13,7 +13,7 @@ namespace baton {
 SampleStream::SampleStream(const Tokenizer* tokenizer,
                            const GenerationPlan* plan)
     : plan_(plan),
-      detokenizer_(tokenizer, /*skip_special_tokens=*/true),
+      detokenizer_(tokenizer, plan->skip_special_tokens),
       stop_matcher_(plan->stop_strings) {}
 
 absl::Status SampleStream::Append(const v1::TokenChunk& chunk,
@@ -22,6 +22,12 @@ absl::Status SampleStream::Append(const v1::TokenChunk& chunk,
     return absl::InternalError(
         absl::StrCat("a worker sent ", chunk.token_ids_size(), " tokens with ",
                      chunk.logprobs_size(), " log-probabilities"));
+  }
+  const int num_top = plan_->num_top_logprobs > 0 ? chunk.token_ids_size() : 0;
+  if (chunk.top_logprobs_size() != num_top) {
+    return absl::InternalError(
+        absl::StrCat("a worker sent ", chunk.token_ids_size(), " tokens with ",
+                     chunk.top_logprobs_size(), " lists of alternatives"));
   }
   if (chunk.first_token_index() > num_tokens()) {
     return absl::InternalError(absl::StrCat("a worker sent token ",
@@ -37,21 +43,25 @@ absl::Status SampleStream::Append(const v1::TokenChunk& chunk,
           absl::StrCat("workers disagree about token ", index));
     }
     if (known) continue;
-    RETURN_IF_ERROR(AppendNew(chunk.token_ids(i), chunk.logprobs(i), out));
+    RETURN_IF_ERROR(AppendNew(chunk, i, out));
   }
   return absl::OkStatus();
 }
 
-absl::Status SampleStream::AppendNew(uint32_t id, float logprob,
+absl::Status SampleStream::AppendNew(const v1::TokenChunk& chunk, int i,
                                      v1::GenerateChunk* out) {
   if (met_stop_token_ || met_length()) {
     return absl::InternalError(
         absl::StrCat("a worker sent token ", num_tokens(), ", past the end"));
   }
   if (out->token_ids_size() == 0) out->set_first_token_index(num_tokens());
+  const uint32_t id = chunk.token_ids(i);
   token_ids_.push_back(id);
   out->add_token_ids(id);
-  out->add_logprobs(logprob);
+  out->add_logprobs(chunk.logprobs(i));
+  if (chunk.top_logprobs_size() > 0) {
+    *out->add_top_logprobs() = chunk.top_logprobs(i);
+  }
   met_stop_token_ =
       std::find(plan_->stop_token_ids.begin(), plan_->stop_token_ids.end(),
                 id) != plan_->stop_token_ids.end();
@@ -60,25 +70,32 @@ absl::Status SampleStream::AppendNew(uint32_t id, float logprob,
 }
 
 void SampleStream::AppendText(uint32_t id, std::string* out) {
-  if (plan_->stop_strings.empty()) {
+  if (plan_->stop_strings.empty() || num_tokens() <= plan_->min_tokens) {
     detokenizer_.Append(id, out);
     return;
   }
   new_text_.clear();
   detokenizer_.Append(id, &new_text_);
-  stop_string_ = stop_matcher_.Append(new_text_, out);
+  Search(new_text_, out);
+}
+
+void SampleStream::Search(std::string_view text, std::string* out) {
+  stop_string_ = stop_matcher_.Append(text, out);
+  if (met_stop_string() && plan_->include_stop_string) {
+    out->append(plan_->stop_strings[*stop_string_]);
+  }
 }
 
 void SampleStream::Flush(v1::GenerateChunk* out) {
   if (met_stop_string()) return;
   std::string* const text = out->mutable_text();
-  if (plan_->stop_strings.empty()) {
+  if (plan_->stop_strings.empty() || num_tokens() <= plan_->min_tokens) {
     detokenizer_.Flush(text);
     return;
   }
   new_text_.clear();
   detokenizer_.Flush(&new_text_);
-  stop_string_ = stop_matcher_.Append(new_text_, text);
+  Search(new_text_, text);
   if (!met_stop_string()) stop_matcher_.Flush(text);
 }
 

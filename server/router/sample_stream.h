@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -51,8 +52,11 @@ class SampleStream final {
   void FillReason(v1::GenerateFinished* finished) const;
 
  private:
-  absl::Status AppendNew(uint32_t id, float logprob, v1::GenerateChunk* out);
+  absl::Status AppendNew(const v1::TokenChunk& chunk, int i,
+                         v1::GenerateChunk* out);
   void AppendText(uint32_t id, std::string* out);
+  // Text that may hold a stop string; it is kept, if that was asked for.
+  void Search(std::string_view text, std::string* out);
 
   const GenerationPlan* const plan_;
   Detokenizer detokenizer_;

@@ -163,6 +163,71 @@ TEST(SampleStreamTest, GoesOnAfterEosWhenItIsIgnored) {
   EXPECT_EQ(Reason(stream).finish_reason(), v1::FINISH_REASON_LENGTH);
 }
 
+TEST(SampleStreamTest, KeepsTheStopStringWhereThatWasAsked) {
+  const std::vector<uint32_t> ids = Encode("Roses are red, STOP and more");
+  GenerationPlan plan = Plan({"never", "STOP"});
+  plan.include_stop_string = true;
+  SampleStream stream(&DemoTokenizer(), &plan);
+  v1::GenerateChunk out;
+  ASSERT_TRUE(stream.Append(Chunk(0, ids), &out).ok());
+  EXPECT_TRUE(stream.met_stop_string());
+  EXPECT_EQ(out.text(), "Roses are red, STOP");
+  stream.Flush(&out);
+  EXPECT_EQ(out.text(), "Roses are red, STOP");
+}
+
+TEST(SampleStreamTest, SearchesForStopStringsBehindMinTokensOnly) {
+  const std::vector<uint32_t> ids = Encode("STOP, STOP, STOP");
+  for (uint32_t min_tokens = 0; min_tokens <= ids.size(); ++min_tokens) {
+    GenerationPlan plan = Plan({"STOP"});
+    plan.min_tokens = min_tokens;
+    SampleStream stream(&DemoTokenizer(), &plan);
+    v1::GenerateChunk out;
+    ASSERT_TRUE(stream.Append(Chunk(0, ids), &out).ok());
+    stream.Flush(&out);
+    const std::string first =
+        Decode(DemoTokenizer(), std::span(ids).first(min_tokens), true);
+    const std::string all = "STOP, STOP, STOP";
+    const size_t match = all.find("STOP", first.size());
+    EXPECT_EQ(out.text(), all.substr(0, match)) << min_tokens;
+    EXPECT_EQ(stream.met_stop_string(), match != std::string::npos);
+    EXPECT_TRUE(!stream.met_stop_string() || stream.num_tokens() > min_tokens);
+  }
+}
+
+TEST(SampleStreamTest, ShowsSpecialTokensWhereThatWasAsked) {
+  const std::vector<uint32_t> special = {0, 20};  // BOS, and another.
+  const std::string text = Decode(DemoTokenizer(), special, false);
+  ASSERT_NE(text, Decode(DemoTokenizer(), special, true));
+  for (const bool skip : {true, false}) {
+    GenerationPlan plan = Plan();
+    plan.skip_special_tokens = skip;
+    SampleStream stream(&DemoTokenizer(), &plan);
+    v1::GenerateChunk out;
+    ASSERT_TRUE(stream.Append(Chunk(0, special), &out).ok());
+    EXPECT_EQ(out.text(), Decode(DemoTokenizer(), special, skip));
+  }
+}
+
+TEST(SampleStreamTest, PassesAlternativesOnWithTheirTokens) {
+  GenerationPlan plan = Plan();
+  plan.num_top_logprobs = 2;
+  SampleStream stream(&DemoTokenizer(), &plan);
+  v1::TokenChunk chunk = Chunk(0, std::vector<uint32_t>{20, 21});
+  v1::GenerateChunk out;
+  EXPECT_TRUE(absl::IsInternal(stream.Append(chunk, &out)));
+  for (const uint32_t id : {30, 31}) {
+    chunk.add_top_logprobs()->add_token_ids(id);
+  }
+  ASSERT_TRUE(stream.Append(chunk, &out).ok());
+  ASSERT_TRUE(stream.Append(chunk, &out).ok());  // Known by now.
+  ASSERT_EQ(out.top_logprobs_size(), 2);
+  EXPECT_EQ(out.top_logprobs(1).token_ids(0), 31u);
+  const GenerationPlan without = Plan();
+  SampleStream other(&DemoTokenizer(), &without);
+  EXPECT_TRUE(absl::IsInternal(other.Append(chunk, &out)));
+}
+
 TEST(SampleStreamTest, SurvivesIndicesAtTheEndOfTheirRange) {
   const GenerationPlan plan = Plan();
   SampleStream stream(&DemoTokenizer(), &plan);

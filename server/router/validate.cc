@@ -111,6 +111,70 @@ absl::Status ValidateSampling(const v1::SamplingParams& sampling) {
   return absl::OkStatus();
 }
 
+// Within [low, high], and no number that a kernel should not meet.
+bool InRange(float value, float low, float high) {
+  return IsZeroOrNormal(value) && value >= low && value <= high;
+}
+
+absl::Status ValidatePenalties(const v1::SamplingParams& sampling) {
+  if (sampling.has_repetition_penalty() &&
+      !InRange(sampling.repetition_penalty(), kMinRepetitionPenalty,
+               kMaxRepetitionPenalty)) {
+    return FieldError("sampling.repetition_penalty", "must lie in 0.01 .. 100");
+  }
+  if (!InRange(sampling.presence_penalty(), -kMaxPenalty, kMaxPenalty)) {
+    return FieldError("sampling.presence_penalty", "must lie in -2 .. 2");
+  }
+  if (!InRange(sampling.frequency_penalty(), -kMaxPenalty, kMaxPenalty)) {
+    return FieldError("sampling.frequency_penalty", "must lie in -2 .. 2");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateLogitBias(const v1::SamplingParams& sampling,
+                               const ModelBounds& model) {
+  if (sampling.logit_bias_size() > kMaxLogitBiases) {
+    return FieldError(
+        "sampling.logit_bias",
+        absl::StrCat("has more than ", kMaxLogitBiases, " entries"));
+  }
+  std::vector<uint32_t> ids;
+  for (int i = 0; i < sampling.logit_bias_size(); ++i) {
+    const v1::LogitBias& bias = sampling.logit_bias(i);
+    RETURN_IF_ERROR(
+        CheckTokenId("sampling.logit_bias", i, bias.token_id(), model));
+    if (!InRange(bias.bias(), -kMaxLogitBias, kMaxLogitBias)) {
+      return FieldError(absl::StrCat("sampling.logit_bias[", i, "]"),
+                        "must have a bias in -100 .. 100");
+    }
+    ids.push_back(bias.token_id());
+  }
+  std::sort(ids.begin(), ids.end());
+  if (std::adjacent_find(ids.begin(), ids.end()) != ids.end()) {
+    return FieldError("sampling.logit_bias", "names a token twice");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateOutput(const v1::GenerateRequest& request,
+                            const ModelBounds& model) {
+  if (request.logprobs().top() > kMaxTopLogprobs) {
+    return FieldError("logprobs.top",
+                      absl::StrCat("must lie in 0 .. ", kMaxTopLogprobs));
+  }
+  if (request.logprobs().prompt_from() >= model.max_context_tokens) {
+    return FieldError("logprobs.prompt_from", "is behind any prompt's end");
+  }
+  const v1::OutputParams& output = request.output();
+  if (output.has_stream_interval() &&
+      (output.stream_interval() == 0 ||
+       output.stream_interval() > kMaxStreamInterval)) {
+    return FieldError("output.stream_interval",
+                      absl::StrCat("must lie in 1 .. ", kMaxStreamInterval));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateStopping(const v1::StoppingParams& stopping,
                               const ModelBounds& model) {
   if (stopping.has_max_tokens() &&
@@ -119,6 +183,12 @@ absl::Status ValidateStopping(const v1::StoppingParams& stopping,
     return FieldError("stopping.max_tokens",
                       absl::StrCat("must lie in 1 .. ",
                                    model.max_context_tokens, " (the context)"));
+  }
+  const uint32_t most = stopping.has_max_tokens() ? stopping.max_tokens()
+                                                  : model.max_context_tokens;
+  if (stopping.min_tokens() > most) {
+    return FieldError("stopping.min_tokens",
+                      absl::StrCat("must lie in 0 .. ", most, " (max_tokens)"));
   }
   if (stopping.stop_strings_size() > kMaxStopStrings) {
     return FieldError(
@@ -156,9 +226,37 @@ SamplingPlan FillSampling(const v1::SamplingParams& asked,
   if (asked.has_min_p()) plan.min_p = asked.min_p();
   if (asked.has_top_k()) plan.top_k = asked.top_k();
   if (asked.has_seed()) plan.seed = asked.seed();
+  if (asked.has_repetition_penalty()) {
+    plan.repetition_penalty = asked.repetition_penalty();
+  }
+  if (asked.has_presence_penalty()) {
+    plan.presence_penalty = asked.presence_penalty();
+  }
+  if (asked.has_frequency_penalty()) {
+    plan.frequency_penalty = asked.frequency_penalty();
+  }
+  for (const v1::LogitBias& bias : asked.logit_bias()) {
+    plan.logit_bias.emplace_back(bias.token_id(), bias.bias());
+  }
   // -0 is in range, and is greedy as 0 is.
   if (plan.temperature == 0) plan.temperature = 0;
   return plan;
+}
+
+void FillOutput(const v1::GenerateRequest& request, GenerationPlan* plan) {
+  const v1::LogprobParams& logprobs = request.logprobs();
+  plan->num_top_logprobs = logprobs.top();
+  plan->logprobs_after_truncation = logprobs.after_truncation();
+  if (logprobs.has_prompt_from()) {
+    plan->prompt_logprobs_from = logprobs.prompt_from();
+  }
+  const v1::OutputParams& output = request.output();
+  if (output.has_skip_special_tokens()) {
+    plan->skip_special_tokens = output.skip_special_tokens();
+  }
+  if (output.has_stream_interval()) {
+    plan->stream_interval = output.stream_interval();
+  }
 }
 
 }  // namespace
@@ -171,7 +269,10 @@ absl::Status ValidateGenerateRequest(const v1::GenerateRequest& request,
         absl::StrCat("has more than ", kMaxClientRequestIdBytes, " bytes"));
   }
   RETURN_IF_ERROR(ValidateSampling(request.sampling()));
+  RETURN_IF_ERROR(ValidatePenalties(request.sampling()));
+  RETURN_IF_ERROR(ValidateLogitBias(request.sampling(), model));
   RETURN_IF_ERROR(ValidateStopping(request.stopping(), model));
+  RETURN_IF_ERROR(ValidateOutput(request, model));
   return ValidatePrompt(request.prompt(), model);
 }
 
@@ -203,12 +304,20 @@ absl::StatusOr<GenerationPlan> MakePlan(const v1::GenerateRequest& request,
   const v1::StoppingParams& stopping = request.stopping();
   plan.max_tokens =
       stopping.has_max_tokens() ? std::min(stopping.max_tokens(), room) : room;
+  plan.min_tokens = std::min(stopping.min_tokens(), plan.max_tokens);
+  plan.include_stop_string = stopping.include_stop_string();
   plan.stop_strings.assign(stopping.stop_strings().begin(),
                            stopping.stop_strings().end());
   if (!stopping.ignore_eos()) plan.stop_token_ids = model.eos_token_ids;
   plan.num_eos_token_ids = static_cast<uint32_t>(plan.stop_token_ids.size());
   for (uint32_t id : stopping.stop_token_ids()) {
     AddUnlessThere(id, &plan.stop_token_ids);
+  }
+  FillOutput(request, &plan);
+  if (plan.prompt_logprobs_from.value_or(0) >= plan.prompt_ids.size()) {
+    return FieldError("logprobs.prompt_from",
+                      absl::StrCat("must be below the prompt's ",
+                                   plan.prompt_ids.size(), " tokens"));
   }
   plan.client_request_id = request.client_request_id();
   return plan;

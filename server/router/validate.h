@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,6 +33,13 @@ inline constexpr int kMaxChatMessages = 4096;
 inline constexpr float kMinTemperature = 1e-30f;
 inline constexpr float kMaxTemperature = 100;
 inline constexpr uint32_t kMaxTopK = 0x7fffffff;
+inline constexpr float kMinRepetitionPenalty = 0.01f;
+inline constexpr float kMaxRepetitionPenalty = 100;
+inline constexpr float kMaxPenalty = 2;  // Of either sign, as kMaxLogitBias.
+inline constexpr float kMaxLogitBias = 100;
+inline constexpr int kMaxLogitBiases = 1024;
+inline constexpr uint32_t kMaxTopLogprobs = 20;
+inline constexpr uint32_t kMaxStreamInterval = 1024;
 
 // Sampling with every default filled in but the seed.
 struct SamplingPlan {
@@ -40,6 +48,10 @@ struct SamplingPlan {
   float min_p = 0;
   uint32_t top_k = 0;
   std::optional<uint64_t> seed;
+  float repetition_penalty = 1;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  std::vector<std::pair<uint32_t, float>> logit_bias = {};
 };
 
 // What the router knows of the model it serves.
@@ -55,9 +67,16 @@ struct GenerationPlan {
   std::vector<uint32_t> prompt_ids;
   SamplingPlan sampling;
   uint32_t max_tokens = 1;  // Has room in the context after the prompt.
+  uint32_t min_tokens = 0;  // At most max_tokens.
   std::vector<std::string> stop_strings;
   std::vector<uint32_t> stop_token_ids;  // The EOS ids first, no id twice.
   uint32_t num_eos_token_ids = 0;        // 0 with ignore_eos.
+  bool include_stop_string = false;
+  uint32_t num_top_logprobs = 0;
+  bool logprobs_after_truncation = false;
+  std::optional<uint32_t> prompt_logprobs_from;  // An index of the prompt.
+  bool skip_special_tokens = true;
+  uint32_t stream_interval = 1;
   std::string client_request_id;
 };
 
@@ -69,8 +88,9 @@ absl::Status ValidateGenerateRequest(const v1::GenerateRequest& request,
 absl::Status ValidatePrompt(const v1::Prompt& prompt, const ModelBounds& model);
 
 // `prompt_ids` are the request's ids, or what its text or chat came to.
-// INVALID_ARGUMENT naming `prompt` if there are none, or no room after them.
-// REQUIRES: ValidateGenerateRequest said OK.
+// INVALID_ARGUMENT naming `prompt` if there are none, or no room after them,
+// and `logprobs.prompt_from` if it is none of theirs. REQUIRES:
+// ValidateGenerateRequest said OK.
 absl::StatusOr<GenerationPlan> MakePlan(const v1::GenerateRequest& request,
                                         std::vector<uint32_t> prompt_ids,
                                         const ModelBounds& model);

@@ -12,6 +12,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "gtest/gtest.h"
 #include "proto/baton/v1/inference.pb.h"
+#include "server/router/validate_for_test.h"
 
 namespace baton {
 namespace {
@@ -20,36 +21,6 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kDenormal = std::numeric_limits<float>::denorm_min();
 constexpr float kMaxFloat = std::numeric_limits<float>::max();
-
-ModelBounds Model() {
-  ModelBounds model;
-  model.vocab_size = 100;
-  model.max_context_tokens = 32;
-  model.longest_token_bytes = 8;
-  model.sampling_defaults = {.temperature = 0.7f,
-                             .top_p = 0.95f,
-                             .min_p = 0.25f,
-                             .top_k = 3,
-                             .seed = std::nullopt};
-  model.eos_token_ids = {1, 2};
-  return model;
-}
-
-v1::GenerateRequest Request(int num_tokens = 3) {
-  v1::GenerateRequest request;
-  for (int i = 0; i < num_tokens; ++i) {
-    request.mutable_prompt()->mutable_token_ids()->add_ids(50);
-  }
-  return request;
-}
-
-// All that a request's checks say, its prompt's ids taken as they are.
-absl::StatusOr<GenerationPlan> Check(const v1::GenerateRequest& request) {
-  const absl::Status status = ValidateGenerateRequest(request, Model());
-  if (!status.ok()) return status;
-  const auto& ids = request.prompt().token_ids().ids();
-  return MakePlan(request, {ids.begin(), ids.end()}, Model());
-}
 
 // One change to a request, and the field it spoils; null: none.
 struct Change {
@@ -104,6 +75,14 @@ void AddFloatChanges(std::vector<Change>* changes) {
         value, &v1::SamplingParams::set_temperature);
     add("sampling.top_p", is_normal && value > 0 && value <= 1, value,
         &v1::SamplingParams::set_top_p);
+    add("sampling.repetition_penalty", value >= 0.01f && value <= 100, value,
+        &v1::SamplingParams::set_repetition_penalty);
+    const bool is_penalty =
+        value == 0 || (is_normal && value >= -2 && value <= 2);
+    add("sampling.presence_penalty", is_penalty, value,
+        &v1::SamplingParams::set_presence_penalty);
+    add("sampling.frequency_penalty", is_penalty, value,
+        &v1::SamplingParams::set_frequency_penalty);
     add("sampling.min_p", value == 0 || (is_normal && value > 0 && value <= 1),
         value, &v1::SamplingParams::set_min_p);
   }
@@ -128,6 +107,73 @@ void AddIntegerChanges(std::vector<Change>* changes) {
                           request->mutable_sampling()->set_seed(seed);
                         }});
   }
+}
+
+void SetBiases(int count, uint32_t first_id, float bias,
+               v1::GenerateRequest* request) {
+  request->mutable_sampling()->clear_logit_bias();
+  for (int i = 0; i < count; ++i) {
+    v1::LogitBias* entry = request->mutable_sampling()->add_logit_bias();
+    entry->set_token_id(first_id + i);
+    entry->set_bias(bias);
+  }
+}
+
+void AddBiasChanges(std::vector<Change>* changes) {
+  for (const auto& [count, first_id, bias, field] :
+       std::vector<std::tuple<int, uint32_t, float, const char*>>{
+           {100, 0, 100.0f, nullptr},
+           {1, 99, -100.0f, nullptr},
+           {101, 0, 1.0f, "sampling.logit_bias[100]"},
+           {1, UINT32_MAX, 1.0f, "sampling.logit_bias[0]"},
+           {2, 7, 100.1f, "sampling.logit_bias[0]"},
+           {2, 7, -kInf, "sampling.logit_bias[0]"},
+           {2, 7, kNan, "sampling.logit_bias[0]"},
+           {2, 7, kDenormal, "sampling.logit_bias[0]"},
+           {1025, 0, 1.0f, "sampling.logit_bias"},
+           {5000, 0, 1.0f, "sampling.logit_bias"}}) {
+    changes->push_back({field, [count = count, first_id = first_id,
+                                bias = bias](v1::GenerateRequest* request) {
+                          SetBiases(count, first_id, bias, request);
+                        }});
+  }
+  changes->push_back(
+      {"sampling.logit_bias", [](v1::GenerateRequest* request) {
+         SetBiases(2, 7, 1, request);
+         request->mutable_sampling()->mutable_logit_bias(1)->set_token_id(7);
+       }});
+}
+
+void AddOutputChanges(std::vector<Change>* changes) {
+  for (uint32_t value : {0u, 1u, 20u, 21u, 0x7fffffffu, UINT32_MAX}) {
+    changes->push_back({value <= 20 ? nullptr : "logprobs.top",
+                        [value](v1::GenerateRequest* request) {
+                          request->mutable_logprobs()->set_top(value);
+                        }});
+    changes->push_back(
+        {value >= 1 && value <= 1024 ? nullptr : "output.stream_interval",
+         [value](v1::GenerateRequest* request) {
+           request->mutable_output()->set_stream_interval(value);
+         }});
+  }
+  for (uint32_t value : {0u, 3u, 31u, 32u, UINT32_MAX}) {
+    changes->push_back({value == 0 ? nullptr : "logprobs.prompt_from",
+                        [value](v1::GenerateRequest* request) {
+                          request->mutable_logprobs()->set_prompt_from(value);
+                        }});
+  }
+  for (uint32_t value : {33u, 0x80000000u, UINT32_MAX}) {
+    changes->push_back(
+        {"stopping.min_tokens", [value](v1::GenerateRequest* request) {
+           request->mutable_stopping()->set_min_tokens(value);
+         }});
+  }
+  changes->push_back({nullptr, [](v1::GenerateRequest* request) {
+                        request->mutable_stopping()->set_min_tokens(1);
+                        request->mutable_stopping()->set_include_stop_string(1);
+                        request->mutable_output()->set_skip_special_tokens(0);
+                        request->mutable_logprobs()->set_after_truncation(1);
+                      }});
 }
 
 void AddStopChanges(std::vector<Change>* changes) {
@@ -202,6 +248,8 @@ std::vector<Change> AllChanges() {
   std::vector<Change> changes;
   AddFloatChanges(&changes);
   AddIntegerChanges(&changes);
+  AddBiasChanges(&changes);
+  AddOutputChanges(&changes);
   AddStopChanges(&changes);
   AddPromptChanges(&changes);
   return changes;
@@ -232,6 +280,20 @@ void ExpectInRange(const GenerationPlan& plan) {
   EXPECT_GE(plan.sampling.min_p, 0);
   EXPECT_LE(plan.sampling.min_p, 1);
   EXPECT_LE(plan.sampling.top_k, 0x7fffffffu);
+  EXPECT_GE(plan.sampling.repetition_penalty, 0.01f);
+  EXPECT_LE(plan.sampling.repetition_penalty, 100);
+  EXPECT_LE(std::abs(plan.sampling.presence_penalty), 2);
+  EXPECT_LE(std::abs(plan.sampling.frequency_penalty), 2);
+  EXPECT_LE(plan.sampling.logit_bias.size(), 100u);
+  for (const auto& [token_id, bias] : plan.sampling.logit_bias) {
+    EXPECT_LT(token_id, 100u);
+    EXPECT_LE(std::abs(bias), 100);
+  }
+  EXPECT_LE(plan.min_tokens, plan.max_tokens);
+  EXPECT_LE(plan.num_top_logprobs, 20u);
+  EXPECT_LT(plan.prompt_logprobs_from.value_or(0), plan.prompt_ids.size());
+  EXPECT_GE(plan.stream_interval, 1u);
+  EXPECT_LE(plan.stream_interval, 1024u);
   EXPECT_LE(plan.stop_strings.size(), 16u);
   EXPECT_LE(plan.stop_token_ids.size(), 66u);
   EXPECT_LE(plan.num_eos_token_ids, plan.stop_token_ids.size());
@@ -277,7 +339,7 @@ TEST(ValidateTest, SurvivesMutatedBytes) {
   int num_parsed = 0;
   // Invalid UTF-8 is logged, line after line.
   google::protobuf::SetLogHandler(nullptr);
-  for (int i = 0; i < 20'000 && !HasFailure(); ++i) {
+  for (int i = 0; i < 25'000 && !HasFailure(); ++i) {
     v1::GenerateRequest request = Request();
     changes[random() % changes.size()].apply(&request);
     std::string bytes = request.SerializeAsString();
@@ -296,52 +358,6 @@ TEST(ValidateTest, SurvivesMutatedBytes) {
     }
   }
   EXPECT_GT(num_parsed, 5'000);
-}
-
-TEST(ValidateTest, FillsWhatIsAbsentFromTheModelsDefaults) {
-  const absl::StatusOr<GenerationPlan> plan = Check(Request(3));
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->sampling.temperature, 0.7f);
-  EXPECT_EQ(plan->sampling.top_p, 0.95f);
-  EXPECT_EQ(plan->sampling.min_p, 0.25f);
-  EXPECT_EQ(plan->sampling.top_k, 3u);
-  EXPECT_EQ(plan->sampling.seed, std::nullopt);
-  EXPECT_EQ(plan->max_tokens, 29u) << "the context's room";
-  EXPECT_EQ(plan->stop_token_ids, (std::vector<uint32_t>{1, 2}));
-  EXPECT_EQ(plan->num_eos_token_ids, 2u);
-}
-
-TEST(ValidateTest, TakesZeroAsAValueNotAsAbsent) {
-  v1::GenerateRequest request = Request();
-  request.mutable_sampling()->set_temperature(0);
-  request.mutable_sampling()->set_top_k(0);
-  request.mutable_sampling()->set_min_p(0);
-  request.mutable_sampling()->set_seed(0);
-  const absl::StatusOr<GenerationPlan> plan = Check(request);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->sampling.temperature, 0);
-  EXPECT_EQ(plan->sampling.top_k, 0u);
-  EXPECT_EQ(plan->sampling.min_p, 0);
-  EXPECT_EQ(plan->sampling.seed, 0u);
-}
-
-TEST(ValidateTest, CutsMaxTokensToTheContextsRoom) {
-  v1::GenerateRequest request = Request(30);
-  request.mutable_stopping()->set_max_tokens(32);
-  EXPECT_EQ(Check(request)->max_tokens, 2u);
-}
-
-TEST(ValidateTest, PutsEosFirstAndNoIdTwice) {
-  v1::GenerateRequest request = Request();
-  for (uint32_t id : {9, 2, 9, 7}) {
-    request.mutable_stopping()->add_stop_token_ids(id);
-  }
-  EXPECT_EQ(Check(request)->stop_token_ids,
-            (std::vector<uint32_t>{1, 2, 9, 7}));
-  EXPECT_EQ(Check(request)->num_eos_token_ids, 2u);
-  request.mutable_stopping()->set_ignore_eos(true);
-  EXPECT_EQ(Check(request)->stop_token_ids, (std::vector<uint32_t>{9, 2, 7}));
-  EXPECT_EQ(Check(request)->num_eos_token_ids, 0u);
 }
 
 TEST(ValidateTest, ChecksChatMessages) {
@@ -375,21 +391,6 @@ TEST(ValidateTest, BoundsChatMessagesWhateverTheContext) {
   EXPECT_TRUE(ValidatePrompt(prompt, model).ok());
   prompt.mutable_chat()->add_messages()->set_role("user");
   EXPECT_EQ(ErrorField(ValidatePrompt(prompt, model)), "prompt.chat.messages");
-}
-
-TEST(ValidateTest, RefusesTextWhoseTokensLeaveNoRoom) {
-  v1::GenerateRequest request;
-  request.mutable_prompt()->mutable_text()->set_text("text");
-  ASSERT_TRUE(ValidateGenerateRequest(request, Model()).ok());
-  for (const auto& [length, ok] : std::vector<std::pair<size_t, bool>>{
-           {0, false}, {1, true}, {31, true}, {32, false}, {33, false}}) {
-    const auto plan =
-        MakePlan(request, std::vector<uint32_t>(length, 5), Model());
-    EXPECT_EQ(plan.ok(), ok) << length;
-    if (!ok) {
-      EXPECT_EQ(ErrorField(plan.status()), "prompt");
-    }
-  }
 }
 
 }  // namespace

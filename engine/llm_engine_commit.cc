@@ -84,7 +84,7 @@ LLMEngine::Committed LLMEngine::CommitRows(const ScheduledRows& rows,
   if (sequence->exports()) ReportProgress(sequence);
   if (!TellPromptLogprobs(sequence, drawn)) {
     End(sequence, NoDistributionError());
-    return {};
+    return {.rows = rows.num_rows};
   }
   if (sample == nullptr) return {.rows = rows.num_rows};
 

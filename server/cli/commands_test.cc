@@ -42,8 +42,24 @@ class FakeRouter final : public v1::InferenceService::Service {
     const uint32_t num_tokens = request->stopping().has_max_tokens()
                                     ? request->stopping().max_tokens()
                                     : 3;
+    const bool with_top = request->logprobs().top() > 0;
+    for (uint32_t i = 1; request->logprobs().has_prompt_from() && i < 3; ++i) {
+      v1::GenerateResponse response;
+      v1::PromptLogprobs& prompt = *response.mutable_prompt_logprobs();
+      prompt.set_first_token_index(i);
+      prompt.add_token_ids(i);
+      prompt.add_logprobs(-2);
+      if (with_top) prompt.add_top_logprobs()->add_token_ids(i);
+      if (with_top) prompt.mutable_top_logprobs(0)->add_logprobs(-0.5);
+      writer->Write(response);
+    }
     for (uint32_t i = 0; i < num_tokens; ++i) {
       v1::GenerateResponse response;
+      if (with_top) {
+        v1::TopLogprobs& top = *response.mutable_chunk()->add_top_logprobs();
+        top.add_token_ids(7);
+        top.add_logprobs(-0.25);
+      }
       response.mutable_chunk()->set_first_token_index(i);
       response.mutable_chunk()->add_token_ids(40 + i);
       response.mutable_chunk()->add_logprobs(-1);
@@ -112,6 +128,24 @@ TEST_F(CommandsTest, GenerateStreamsTheTextAndSumsUp) {
   EXPECT_THAT(err_.str(), HasSubstr("seed 77"));
   EXPECT_THAT(err_.str(), HasSubstr("kv moved 4096 bytes"));
   EXPECT_EQ(router_.requests().at(0).prompt().text().text(), "Once");
+}
+
+TEST_F(CommandsTest, GeneratePrintsAlternativesAndThePromptAsJson) {
+  GenerateOptions options;
+  options.request.router = endpoint_;
+  options.request.top_logprobs = 1;
+  options.request.prompt_logprobs_from = 0;
+  options.prompt = "Once";
+  options.json = true;
+  EXPECT_EQ(RunGenerate(options, console()), kExitOk);
+  const nlohmann::json json = nlohmann::json::parse(out_.str());
+  EXPECT_EQ(json["top_logprobs"].size(), 3u);
+  EXPECT_EQ(json["top_logprobs"][2][0]["id"], 7);
+  EXPECT_EQ(json["top_logprobs"][2][0]["logprob"], -0.25);
+  EXPECT_EQ(json["prompt"]["first_token_index"], 1);
+  EXPECT_EQ(json["prompt"]["token_ids"], (std::vector{1, 2}));
+  EXPECT_EQ(json["prompt"]["logprobs"], (std::vector{-2, -2}));
+  EXPECT_EQ(json["prompt"]["top_logprobs"][1][0]["id"], 2);
 }
 
 TEST_F(CommandsTest, GenerateReadsThePromptFromTheInput) {

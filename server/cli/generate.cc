@@ -38,7 +38,6 @@ void AddGenerateFlags(Flags& flags, GenerateOptions* options) {
             {.name = "parse_special",
              .help = "Special tokens written out in the text become those."});
   AddRequestFlags(flags, &options->request);
-  flags.Group("Output");
   flags.Add(&options->json,
             {.name = "json",
              .help = "One JSON object at the end instead of the text."});

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
@@ -12,6 +13,39 @@ namespace {
 
 double Milliseconds(absl::Duration duration) {
   return absl::ToDoubleMilliseconds(duration);
+}
+
+void AddPrompt(const v1::PromptLogprobs& from, v1::PromptLogprobs* to) {
+  if (to->token_ids_size() == 0) {
+    to->set_first_token_index(from.first_token_index());
+  }
+  to->mutable_token_ids()->MergeFrom(from.token_ids());
+  to->mutable_logprobs()->MergeFrom(from.logprobs());
+  to->mutable_top_logprobs()->MergeFrom(from.top_logprobs());
+}
+
+// [[{"id": 5, "logprob": -0.1}, ...], ...]
+template <typename Tops>
+nlohmann::json TopJson(const Tops& tops) {
+  nlohmann::json lists = nlohmann::json::array();
+  for (const v1::TopLogprobs& top : tops) {
+    nlohmann::json list = nlohmann::json::array();
+    for (int i = 0; i < top.token_ids_size(); ++i) {
+      list.push_back({{"id", top.token_ids(i)}, {"logprob", top.logprobs(i)}});
+    }
+    lists.push_back(std::move(list));
+  }
+  return lists;
+}
+
+nlohmann::json PromptJson(const v1::PromptLogprobs& prompt) {
+  nlohmann::json json = {{"first_token_index", prompt.first_token_index()},
+                         {"token_ids", prompt.token_ids()},
+                         {"logprobs", prompt.logprobs()}};
+  if (prompt.top_logprobs_size() > 0) {
+    json["top_logprobs"] = TopJson(prompt.top_logprobs());
+  }
+  return json;
 }
 
 // Between the first token and the end.
@@ -47,6 +81,10 @@ grpc::Status StreamGeneration(
       generation->finished = response.finished();
       continue;
     }
+    if (response.has_prompt_logprobs()) {
+      AddPrompt(response.prompt_logprobs(), &generation->prompt_logprobs);
+      continue;
+    }
     const v1::GenerateChunk& chunk = response.chunk();
     arrivals.push_back(
         {clock.Now(), static_cast<size_t>(chunk.token_ids_size())});
@@ -57,6 +95,9 @@ grpc::Status StreamGeneration(
     generation->logprobs.insert(generation->logprobs.end(),
                                 chunk.logprobs().begin(),
                                 chunk.logprobs().end());
+    generation->top_logprobs.insert(generation->top_logprobs.end(),
+                                    chunk.top_logprobs().begin(),
+                                    chunk.top_logprobs().end());
     on_text(chunk.text());
   }
   const absl::Time ended =
@@ -106,6 +147,12 @@ nlohmann::json SummaryJson(const Generation& generation) {
         {"decode_tokens_per_second",
          DecodeTokensPerSecond(generation.timing)}}},
       {"kv_transfer_bytes", finished.timing().kv_transfer_bytes()}};
+  if (!generation.top_logprobs.empty()) {
+    json["top_logprobs"] = TopJson(generation.top_logprobs);
+  }
+  if (generation.prompt_logprobs.token_ids_size() > 0) {
+    json["prompt"] = PromptJson(generation.prompt_logprobs);
+  }
   nlohmann::json& server = json["server"];
   const v1::Timing& timing = finished.timing();
   server["queue_seconds"] = timing.queue_seconds();

@@ -22,6 +22,8 @@ struct Generation {
   std::string text;
   std::vector<uint32_t> token_ids;
   std::vector<float> logprobs;
+  std::vector<v1::TopLogprobs> top_logprobs;  // One a token, if asked for.
+  v1::PromptLogprobs prompt_logprobs;         // All of them, if asked for.
   v1::GenerateFinished finished;
   TokenTiming timing;
 };

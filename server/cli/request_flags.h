@@ -28,10 +28,21 @@ struct RequestOptions {
   std::optional<uint32_t> top_k;
   std::optional<float> min_p;
   std::optional<uint64_t> seed;
+  std::optional<float> repetition_penalty;
+  std::optional<float> presence_penalty;
+  std::optional<float> frequency_penalty;
+  std::vector<std::string> logit_bias;  // "ID:BIAS"
   std::optional<uint32_t> max_tokens;
+  std::optional<uint32_t> min_tokens;
   std::vector<std::string> stop;
   std::vector<std::string> stop_token_ids;
   bool ignore_eos = false;
+  bool include_stop_string = false;
+  std::optional<bool> skip_special_tokens;
+  std::optional<uint32_t> stream_interval;
+  std::optional<uint32_t> top_logprobs;
+  bool logprobs_after_truncation = false;
+  std::optional<uint32_t> prompt_logprobs_from;
 };
 
 // Adds --router and --timeout.
@@ -40,9 +51,12 @@ void AddConnectionFlags(Flags& flags, std::string* router,
 // Adds all of RequestOptions.
 void AddRequestFlags(Flags& flags, RequestOptions* options);
 
-// Sampling and stopping of `request`.
+// All of `request` but its prompt.
 absl::Status FillRequest(const RequestOptions& options,
                          v1::GenerateRequest* request);
+
+// "17:-2.5".
+absl::StatusOr<v1::LogitBias> ParseLogitBias(const std::string& text);
 
 // "1,2,3" or "1 2 3".
 absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(const std::string& text);

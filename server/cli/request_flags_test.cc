@@ -26,6 +26,51 @@ TEST(RequestFlagsTest, NamesWhatIsNoId) {
   }
 }
 
+TEST(RequestFlagsTest, NamesWhatIsNoBias) {
+  EXPECT_EQ(ParseLogitBias("17:-2.5")->token_id(), 17u);
+  EXPECT_EQ(ParseLogitBias("17:-2.5")->bias(), -2.5f);
+  for (const std::string text : {"", "17", ":1", "17:", "-1:1", "x:1", "17:x",
+                                 "4294967296:1", "1:2:3"}) {
+    const auto bias = ParseLogitBias(text);
+    ASSERT_FALSE(bias.ok()) << text;
+    EXPECT_THAT(std::string(bias.status().message()), HasSubstr("is no bias"));
+    v1::GenerateRequest request;
+    RequestOptions options;
+    options.logit_bias = {text};
+    EXPECT_FALSE(FillRequest(options, &request).ok());
+  }
+}
+
+TEST(RequestFlagsTest, WhatWasAskedOfPenaltiesAndOutputIsInTheRequest) {
+  RequestOptions options;
+  options.repetition_penalty = 1.5f;
+  options.presence_penalty = -1.0f;
+  options.frequency_penalty = 0.0f;
+  options.logit_bias = {"3:1", "4:-100"};
+  options.min_tokens = 0;
+  options.include_stop_string = true;
+  options.skip_special_tokens = false;
+  options.stream_interval = 8;
+  options.top_logprobs = 5;
+  options.logprobs_after_truncation = true;
+  options.prompt_logprobs_from = 0;
+  v1::GenerateRequest request;
+  ASSERT_TRUE(FillRequest(options, &request).ok());
+  EXPECT_EQ(request.sampling().repetition_penalty(), 1.5f);
+  EXPECT_EQ(request.sampling().presence_penalty(), -1);
+  EXPECT_TRUE(request.sampling().has_frequency_penalty());
+  ASSERT_EQ(request.sampling().logit_bias_size(), 2);
+  EXPECT_EQ(request.sampling().logit_bias(1).bias(), -100);
+  EXPECT_TRUE(request.stopping().has_min_tokens());
+  EXPECT_TRUE(request.stopping().include_stop_string());
+  EXPECT_TRUE(request.output().has_skip_special_tokens());
+  EXPECT_FALSE(request.output().skip_special_tokens());
+  EXPECT_EQ(request.output().stream_interval(), 8u);
+  EXPECT_EQ(request.logprobs().top(), 5u);
+  EXPECT_TRUE(request.logprobs().after_truncation());
+  EXPECT_TRUE(request.logprobs().has_prompt_from());
+}
+
 TEST(RequestFlagsTest, AbsentFlagsStayAbsentInTheRequest) {
   v1::GenerateRequest request;
   ASSERT_TRUE(FillRequest({}, &request).ok());
@@ -36,6 +81,11 @@ TEST(RequestFlagsTest, AbsentFlagsStayAbsentInTheRequest) {
   EXPECT_FALSE(request.sampling().has_seed());
   EXPECT_FALSE(request.stopping().has_max_tokens());
   EXPECT_FALSE(request.stopping().has_ignore_eos());
+  EXPECT_FALSE(request.stopping().has_min_tokens());
+  EXPECT_FALSE(request.sampling().has_repetition_penalty());
+  EXPECT_FALSE(request.output().has_skip_special_tokens());
+  EXPECT_FALSE(request.output().has_stream_interval());
+  EXPECT_FALSE(request.logprobs().has_prompt_from());
 }
 
 TEST(RequestFlagsTest, AZeroThatWasGivenIsInTheRequest) {

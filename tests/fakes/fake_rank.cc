@@ -142,12 +142,13 @@ class ExpectedDraw {
     }
     SampledToken drawn;
     top->resize(kMaxTopLogprobs);
-    Sample(WidestVectors(), logits, {&params, 1}, {&drawn, 1}, *top);
+    Sample(cpu_, logits, {&params, 1}, {&drawn, 1}, *top);
     ++counts_[drawn.token_id];
     return drawn;
   }
 
  private:
+  const CpuContext cpu_ = WidestVectors();
   const GenerationRequest& request_;
   std::vector<uint32_t> counts_;
 };
@@ -205,14 +206,17 @@ ExpectedTokens ExpectedOf(const FakeModelRunner::Options& options,
                    .logits_rows = {&logits_row, 1}},
                   {.logits = Dense(logits.data(), 1, vocab)});
     const uint32_t next = position + 1;
-    if (next >= first_scored && next < request.original_prompt_tokens) {
-      AddPromptScore(tokens[next], Dense<const float>(logits.data(), 1, vocab),
-                     num_top, &expected);
-    }
-    if (next < tokens.size()) continue;
+    const bool scores =
+        next >= first_scored && next < request.original_prompt_tokens;
+    if (!scores && next < tokens.size()) continue;
     if (!RowIsSampleable(Dense<const float>(logits.data(), 1, vocab), 0)) {
       expected.sampleable = false;
       break;
+    }
+    if (scores) {
+      AddPromptScore(tokens[next], Dense<const float>(logits.data(), 1, vocab),
+                     num_top, &expected);
+      continue;
     }
     const SampledToken drawn =
         draw.Draw(static_cast<uint32_t>(tokens.size()),

@@ -35,7 +35,7 @@ out = subprocess.check_output([sys.argv[1], "--model=" + MODEL, "--batch=2", "--
 print(out)
 lines = [json.loads(line) for line in out.splitlines()]
 assert [(line["pipeline_depth"], line["num_draft_tokens"]) for line in lines] == [(1, 0), (2, 0), (1, 3), (2, 3)]
-assert lines[0]["median_ratio_to_first"] == 1
+assert lines[0]["ratio_to_first"] == 1
 for line in lines:
     assert line["tokens"] == lines[0]["tokens"]
     assert line["tokens"][0] == goldens[0]["fp32"]["tokens"][:16]

@@ -2,7 +2,9 @@
 """llama.cpp and Baton's engine in turns, in one run, on one model: same threads, same
 token ids; f32 against f32 and bf16 against bf16 (weights and KV cache). llama.cpp's own
 decode calls are timed against Baton's whole step: scheduling, forward, sampling and
-handing out. llama.cpp gets its better KV setting for each case.
+handing out. llama.cpp gets its better KV setting for each case. With --num_draft_tokens
+Baton also runs with speculation; llama.cpp does not: the loop that verifies drafts is in
+its programs, not in the library that pip installs.
 
 usage: see --help; needs the packages of requirements.txt, and engine_benchmark built by
 bazel build //bench:engine_benchmark"""
@@ -45,7 +47,7 @@ class Case:
         a = self.args
         return json_lines([a.binary, "--model=" + a.model, "--prompts=" + self.prompts, "--weights=" + self.dtype,
                            "--cache=" + self.dtype, "--threads=%d" % a.threads, "--max_tokens=%d" % a.gen,
-                           "--batch=" + ",".join(map(str, a.batch)), *more])
+                           "--pipeline_depth=%d" % a.pipeline_depth, "--batch=" + ",".join(map(str, a.batch)), *more])
 
     def llama_cpp(self, setting, logits=""):
         return json_lines([sys.executable, os.path.join(HERE, "llama_cpp_decode.py"), self.gguf, self.input,
@@ -71,6 +73,9 @@ class Case:
     def round(self):
         for line in self.baton():
             self.rates.setdefault(("baton", line["batch"]), []).append(line["decode_tokens_per_second"])
+        if self.args.num_draft_tokens > 0:
+            for line in self.baton("--num_draft_tokens=%d" % self.args.num_draft_tokens):
+                self.rates.setdefault(("drafts", line["batch"]), []).append(line["decode_tokens_per_second"])
         for setting in sorted(set(self.settings.values())):
             for line in self.llama_cpp(setting):
                 if self.settings[line["batch"]] == setting:
@@ -81,6 +86,7 @@ class Case:
         for batch in self.args.batch:
             ours, theirs = self.rates["baton", batch], self.rates["llama.cpp", batch]
             rows.append({"dtype": self.dtype, "batch": batch, "baton": ours, "llama_cpp": theirs,
+                         "baton_with_drafts": self.rates.get(("drafts", batch), []),
                          "llama_cpp_kv": self.settings[batch],
                          "ratio": statistics.median(ours) / statistics.median(theirs),
                          "equal_tokens": self.equal[batch]})
@@ -95,6 +101,12 @@ def table(rows):
         print("%-4s %5d %s %s %5.2fx  %-9s %d of %d" % (r["dtype"], r["batch"], spread(r["baton"]),
                                                      spread(r["llama_cpp"]), r["ratio"], r["llama_cpp_kv"],
                                                      *r["equal_tokens"]))
+    for r in rows:
+        if drafts := r["baton_with_drafts"]:
+            median = statistics.median(drafts)
+            print("%-4s %5d with drafts: %7.0f, %.2fx llama.cpp, %.2fx without" % (
+                r["dtype"], r["batch"], median, median / statistics.median(r["llama_cpp"]),
+                median / statistics.median(r["baton"])))
 
 
 def main():
@@ -107,6 +119,8 @@ def main():
     p.add_argument("--gen", type=int, default=128, help="tokens generated for each")
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--pipeline_depth", type=int, default=1, help="Baton's steps in flight")
+    p.add_argument("--num_draft_tokens", type=int, default=0, help="Baton's, in rounds of its own")
     p.add_argument("--json_out")
     args = p.parse_args()
     with open(os.path.join(args.model, "config.json"), encoding="utf-8") as f:

@@ -66,7 +66,8 @@ absl::Duration Percentile(const std::vector<absl::Duration>& values,
 }
 
 std::string LoadName(const BenchLevel& level) {
-  return level.clients > 0 ? absl::StrFormat("%d clients", level.clients)
+  return level.clients > 0 ? absl::StrFormat("%d client%s", level.clients,
+                                             level.clients == 1 ? "" : "s")
                            : absl::StrFormat("%.4g/s", level.rate);
 }
 

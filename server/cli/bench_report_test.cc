@@ -81,6 +81,7 @@ TEST(BenchReportTest, AnOpenLoopIsNamedByItsRate) {
   EXPECT_DOUBLE_EQ(LevelJson(level)["rate"], 2.5);
   EXPECT_FALSE(LevelJson(level).contains("clients"));
   EXPECT_EQ(LoadName(TwoRequests()), "2 clients");
+  EXPECT_EQ(LoadName({.clients = 1}), "1 client");
   EXPECT_FALSE(LevelJson(TwoRequests()).contains("rate"));
 }
 

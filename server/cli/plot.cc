@@ -79,7 +79,10 @@ std::string DrawPoints(const Area& area, const std::vector<PlotPoint>& points) {
         "<title>%s: %g, %g</title></circle>\n",
         area.X(point.x), area.Y(point.y), Escape(point.label), point.x,
         point.y);
-    svg += Text(area.X(point.x) + 5, area.Y(point.y) - 5, "fill=\"#06c\"",
+    // To the left where there is no room to the right.
+    const bool left = point.x > 0.8 * area.x.end();
+    svg += Text(area.X(point.x) + (left ? -5 : 5), area.Y(point.y) - 5,
+                left ? "fill=\"#06c\" text-anchor=\"end\"" : "fill=\"#06c\"",
                 point.label);
   }
   return svg;

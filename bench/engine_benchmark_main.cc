@@ -279,9 +279,11 @@ absl::Status RunBenchmark(const Options& options) {
   const MonotonicClock clock;
   CpuDeviceStream stream;
   Steps steps;
-  CpuStepExecutor executor(
-      engine_options,
-      {.model = model.get(), .stream = &stream, .clock = &clock, .cpu = cpu});
+  CpuStepExecutor executor(engine_options, {.model = model.get(),
+                                            .pool = pool.get(),
+                                            .stream = &stream,
+                                            .clock = &clock,
+                                            .cpu = cpu});
   LLMEngine engine(engine_options, {.executor = &executor,
                                     .pool = pool.get(),
                                     .clock = &clock,

@@ -27,8 +27,10 @@ class CpuStepExecutorTest : public testing::TestWithParam<uint32_t> {
   CpuStepExecutorTest()
       : model_({.drafter = GetParam() > 0, .right_drafts = 128}),
         pool_(2, model_.info().cache.block_bytes()),
-        executor_(Options(GetParam()),
-                  {.model = &model_, .stream = &stream_, .clock = &clock_}) {
+        executor_(Options(GetParam()), {.model = &model_,
+                                        .pool = pool_.get(),
+                                        .stream = &stream_,
+                                        .clock = &clock_}) {
     model_.BindKvPool(pool_.get());
     output_.samples.resize(2);
     output_.top.resize(2 * (1 + kMaxDraftTokens) * kMaxTopLogprobs);

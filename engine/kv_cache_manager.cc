@@ -40,7 +40,8 @@ bool KvCacheManager::Reserve(KvBlockRange* range, uint32_t tokens) {
 
 void KvCacheManager::Share(const KvBlockRange& from, uint32_t num_blocks,
                            KvBlockRange* range) {
-  CHECK(from.state_ == KvRangeState::kFilling ||
+  CHECK(from.state_ == KvRangeState::kReserved ||  // Shared itself.
+        from.state_ == KvRangeState::kFilling ||
         from.state_ == KvRangeState::kOwned);
   CHECK(range->state_ == KvRangeState::kFree);
   CHECK_LE(num_blocks, NumBlocks(from));

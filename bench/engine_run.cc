@@ -81,6 +81,7 @@ absl::Status BenchEngine::Start(const BenchEngineOptions& options,
   }
   executor_ = std::make_unique<CpuStepExecutor>(
       engine_options_, CpuStepExecutor::Device{.model = runner_.get(),
+                                               .pool = pool_->get(),
                                                .stream = &stream_,
                                                .clock = &clock_,
                                                .cpu = cpu_});

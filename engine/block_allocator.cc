@@ -5,7 +5,7 @@
 namespace baton {
 
 BlockAllocator::BlockAllocator(KvPool* pool)
-    : pool_(pool), allocated_(pool->num_blocks(), false) {
+    : pool_(pool), references_(pool->num_blocks(), 0) {
   free_.reserve(pool->num_blocks());
   for (uint32_t i = pool->num_blocks(); i > 0; --i) {
     free_.push_back(BlockId(i - 1));
@@ -21,18 +21,24 @@ bool BlockAllocator::Allocate(uint32_t count, std::vector<BlockId>* blocks) {
   for (uint32_t i = 0; i < count; ++i) {
     const BlockId block = free_.back();
     free_.pop_back();
-    allocated_[block.value()] = true;
+    references_[block.value()] = 1;
     pool_->BeginNewContent(block);
     blocks->push_back(block);
   }
   return true;
 }
 
+void BlockAllocator::Share(std::span<const BlockId> blocks) {
+  for (BlockId block : blocks) {
+    CHECK_GT(references(block), 0u) << "block " << block << " is free";
+    ++references_[block.value()];
+  }
+}
+
 void BlockAllocator::Free(std::span<const BlockId> blocks) {
   for (BlockId block : blocks) {
-    CHECK(allocated_[block.value()]) << "block " << block << " freed twice";
-    allocated_[block.value()] = false;
-    free_.push_back(block);
+    CHECK_GT(references(block), 0u) << "block " << block << " freed twice";
+    if (--references_[block.value()] == 0) free_.push_back(block);
   }
 }
 
@@ -40,11 +46,11 @@ void BlockAllocator::CheckInvariants() const {
   std::vector<bool> seen(num_blocks(), false);
   for (BlockId block : free_) {
     CHECK(!seen[block.value()]) << "block " << block << " is free twice";
-    CHECK(!allocated_[block.value()]) << "block " << block;
+    CHECK_EQ(references(block), 0u) << "block " << block;
     seen[block.value()] = true;
   }
   for (uint32_t i = 0; i < num_blocks(); ++i) {
-    CHECK(seen[i] != allocated_[i]) << "block " << i << " is lost";
+    CHECK(seen[i] != (references_[i] > 0)) << "block " << i << " is lost";
   }
 }
 

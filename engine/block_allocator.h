@@ -10,8 +10,9 @@
 
 namespace baton {
 
-// Owned by the engine. Blocks are plain ids, freed explicitly: dies if it is
-// destroyed with blocks out, or if a block is freed twice.
+// Owned by the engine. Blocks are plain ids with counts of references, freed
+// explicitly: dies if it is destroyed with blocks out, or if a block is freed
+// more often than it was allocated and shared.
 class BlockAllocator {
  public:
   // Borrows the pool, whose generations it advances.
@@ -23,9 +24,15 @@ class BlockAllocator {
   // Appends `count` blocks with a new generation each, or, when fewer are free,
   // returns false and changes nothing.
   bool Allocate(uint32_t count, std::vector<BlockId>* blocks);
+  // One reference more to each. REQUIRES: they are allocated.
+  void Share(std::span<const BlockId> blocks);
+  // One reference less to each; with its last one a block is free.
   void Free(std::span<const BlockId> blocks);
 
-  bool allocated(BlockId block) const { return allocated_[block.value()]; }
+  // 0: it is free.
+  uint32_t references(BlockId block) const {
+    return references_[block.value()];
+  }
   uint32_t num_free() const { return static_cast<uint32_t>(free_.size()); }
   uint32_t num_blocks() const { return pool_->num_blocks(); }
 
@@ -35,7 +42,7 @@ class BlockAllocator {
  private:
   KvPool* const pool_;
   std::vector<BlockId> free_;  // The newest freed is the next allocated.
-  std::vector<bool> allocated_;
+  std::vector<uint32_t> references_;
 };
 
 }  // namespace baton

@@ -44,6 +44,21 @@ TEST(BlockAllocatorTest, ABlockFreedTwiceDies) {
   EXPECT_DEATH(allocator.Free(blocks), "freed twice");
 }
 
+TEST(BlockAllocatorTest, ASharedBlockIsFreeWithItsLastReference) {
+  HeapKvPool pool(2, 64);
+  BlockAllocator allocator(pool.get());
+  std::vector<BlockId> blocks;
+  ASSERT_TRUE(allocator.Allocate(1, &blocks));
+  allocator.Share(blocks);
+  EXPECT_EQ(allocator.references(blocks[0]), 2u);
+  allocator.Free(blocks);
+  EXPECT_EQ(allocator.num_free(), 1u);
+  allocator.Free(blocks);
+  EXPECT_EQ(allocator.num_free(), 2u);
+  EXPECT_DEATH(allocator.Free(blocks), "freed twice");
+  EXPECT_DEATH(allocator.Share(blocks), "is free");
+}
+
 TEST(BlockAllocatorTest, DiesWhenDestroyedWithBlocksOut) {
   EXPECT_DEATH(
       {

@@ -15,7 +15,8 @@ struct CacheGroup {
   size_t bytes_per_token = 0;  // All layers together.
 };
 
-// A block holds kBlockTokens tokens of every group, one group after the other.
+// A block holds kBlockTokens tokens of every group, one group after the other,
+// then its tail: what the row behind the block needs of its last position.
 struct CacheSpec {
   static constexpr int kBlockTokens = 64;
 
@@ -25,15 +26,20 @@ struct CacheSpec {
   }
 
   std::vector<CacheGroup> groups;
+  size_t tail_bytes_per_block = 0;
   size_t state_bytes_per_sequence =
       0;  // Window rings, draft state; 0 for DeepSeek-V3.
 
-  // Rounded up to 64 bytes.
-  size_t block_bytes() const {
+  // A multiple of 64.
+  size_t tail_offset_bytes() const {
     size_t bytes = 0;
     for (const CacheGroup& group : groups)
       bytes += group.bytes_per_token * kBlockTokens;
-    return (bytes + 63) / 64 * 64;
+    return bytes;
+  }
+  // Rounded up to 64 bytes.
+  size_t block_bytes() const {
+    return (tail_offset_bytes() + tail_bytes_per_block + 63) / 64 * 64;
   }
 };
 

@@ -1,8 +1,10 @@
 #include "engine/cpu_step_executor.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/logging.h"
+#include "engine/cache_spec.h"
 
 namespace baton {
 
@@ -20,6 +22,8 @@ CpuStepExecutor::CpuStepExecutor(const EngineOptions& options,
     CHECK_EQ(options.num_draft_tokens, 0u) << "the model has no drafter";
     return;
   }
+  CHECK(device.pool != nullptr);
+  CHECK_EQ(model.cache.tail_bytes_per_block, sizeof(float) * model.hidden_size);
   hidden_.resize(size_t{options.max_rows()} * model.hidden_size);
   for (SequenceSlot& slot : slots_) slot.hidden.resize(model.hidden_size);
   drafter_.emplace(options, device.model, &drawer_);
@@ -56,13 +60,14 @@ DeviceEvent CpuStepExecutor::LaunchSample(const StepInput* input,
 void CpuStepExecutor::Forward(const StepInput& input, StepOutput* output) {
   output->device_start = device_.clock->Now();
   CorrectRows(input, slots_, &batch_, &corrected_);
-  TakeImportedHidden(input);
+  TakeHidden(input);
   output->num_rows = batch_.num_rows();
   if (batch_.num_rows() == 0) return;
   device_.model->Forward(
       batch_.view(),
       {.logits = Logits(0, batch_.num_logits_rows()),
        .hidden = drafter_.has_value() ? Hidden() : MatrixView<float>()});
+  if (drafter_.has_value()) WriteBlockTails();
 }
 
 void CpuStepExecutor::Sample(const StepInput& input, StepOutput* output) {
@@ -77,15 +82,45 @@ void CpuStepExecutor::Sample(const StepInput& input, StepOutput* output) {
   output->device_end = device_.clock->Now();
 }
 
-void CpuStepExecutor::TakeImportedHidden(const StepInput& input) {
+// Where rows do not go on from this slot's last ones, the state before them
+// comes from the block before, or from another rank.
+void CpuStepExecutor::TakeHidden(const StepInput& input) {
   for (const StepRows& rows : input.rows) {
     SequenceSlot& slot = slots_[rows.slot];
     if (rows.source == RowSource::kDevice) continue;
     if (rows.first_position == 0) slot.has_hidden = false;
-    if (rows.hidden == nullptr) continue;
-    std::copy_n(rows.hidden, info().hidden_size, slot.hidden.data());
-    slot.has_hidden = true;
+    if (!drafter_.has_value()) continue;
+    const uint32_t block = rows.first_position / CacheSpec::kBlockTokens;
+    if (rows.hidden != nullptr) {
+      std::copy_n(rows.hidden, info().hidden_size, slot.hidden.data());
+      slot.has_hidden = true;
+    } else if (block > 0 &&
+               rows.first_position % CacheSpec::kBlockTokens == 0) {
+      std::memcpy(slot.hidden.data(),
+                  TailOf(input.block_tables[rows.first_block + block - 1]),
+                  info().cache.tail_bytes_per_block);
+      slot.has_hidden = true;
+    }
   }
+}
+
+// Of a draft's row it is provisional, as is the row itself.
+void CpuStepExecutor::WriteBlockTails() {
+  const ForwardBatch batch = batch_.view();
+  for (const SequenceRows& sequence : batch.sequences) {
+    for (int32_t i = 0; i < sequence.num_rows; ++i) {
+      const int32_t row = sequence.first_row + i;
+      const int32_t position = batch.positions[row];
+      if ((position + 1) % CacheSpec::kBlockTokens != 0) continue;
+      std::memcpy(
+          TailOf(sequence.block_table[position / CacheSpec::kBlockTokens]),
+          Hidden().row(row), info().cache.tail_bytes_per_block);
+    }
+  }
+}
+
+std::byte* CpuStepExecutor::TailOf(uint32_t block) const {
+  return device_.pool->block(BlockId(block)) + info().cache.tail_offset_bytes();
 }
 
 void CpuStepExecutor::GiveHidden(const StepInput& input,

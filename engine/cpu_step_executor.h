@@ -4,10 +4,12 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "base/clock.h"
+#include "comm/kv_pool.h"
 #include "engine/device_stream.h"
 #include "engine/drafter.h"
 #include "engine/engine_options.h"
@@ -26,6 +28,8 @@ class CpuStepExecutor final : public StepExecutor {
   // Borrowed, all outlive the executor.
   struct Device {
     ModelRunner* model = nullptr;
+    // The model's; needed where it has a drafter.
+    const KvPool* pool = nullptr;
     DeviceStream* stream = nullptr;
     const Clock* clock = nullptr;
     CpuContext cpu = {};
@@ -53,7 +57,9 @@ class CpuStepExecutor final : public StepExecutor {
   // On the device thread.
   void Forward(const StepInput& input, StepOutput* output);
   void Sample(const StepInput& input, StepOutput* output);
-  void TakeImportedHidden(const StepInput& input);
+  void TakeHidden(const StepInput& input);
+  void WriteBlockTails();
+  std::byte* TailOf(uint32_t block) const;
   void GiveHidden(const StepInput& input, StepOutput* output) const;
   MatrixView<float> Hidden();
   MatrixView<float> Logits(uint32_t first_row, uint32_t num_rows);

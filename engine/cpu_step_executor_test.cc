@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "engine/cpu_device_stream.h"
@@ -26,9 +27,11 @@ class CpuStepExecutorTest : public testing::TestWithParam<uint32_t> {
  protected:
   CpuStepExecutorTest()
       : model_({.drafter = GetParam() > 0, .right_drafts = 128}),
-        pool_(2, model_.info().cache.block_bytes()),
-        executor_(Options(GetParam()),
-                  {.model = &model_, .stream = &stream_, .clock = &clock_}) {
+        pool_(3, model_.info().cache.block_bytes()),
+        executor_(Options(GetParam()), {.model = &model_,
+                                        .pool = pool_.get(),
+                                        .stream = &stream_,
+                                        .clock = &clock_}) {
     model_.BindKvPool(pool_.get());
     output_.samples.resize(2);
     output_.top.resize(2 * (1 + kMaxDraftTokens) * kMaxTopLogprobs);
@@ -112,6 +115,36 @@ TEST_P(CpuStepExecutorTest, SlotsCarryASequenceFromStepToStep) {
   const std::vector<uint32_t> expected =
       TokensWithoutSlots(static_cast<uint32_t>(tokens_.size()));
   EXPECT_EQ(tokens_, expected);
+}
+
+TEST_P(CpuStepExecutorTest, ASequenceGoesOnBehindABlockOfAnother) {
+  std::vector<uint32_t> prompt(66);
+  std::iota(prompt.begin(), prompt.end(), 0);
+  for (uint32_t& token : prompt) token %= 64;
+  const auto run = [&](uint32_t slot, std::vector<uint32_t> blocks,
+                       uint32_t first) {
+    StepInput input = {
+        .token_ids = {prompt.begin() + first, prompt.end()},
+        .block_tables = std::move(blocks),
+        .rows = {{.slot = slot,
+                  .first_position = first,
+                  .num_rows = static_cast<uint32_t>(prompt.size()) - first,
+                  .end_position = 100,
+                  .num_drafts = GetParam(),
+                  .sample = 0}}};
+    input.samples.resize(1);
+    executor_.LaunchForward(&input, &output_);
+    executor_.LaunchSample(&input, &output_);
+    while (stream_.Poll()) {
+    }
+    return output_.samples[0].tokens[0].token_id;
+  };
+  const uint32_t token = run(0, {0, 1}, 0);
+  // Something else leaves its state in the other's slot. Then the state must
+  // come from the block's tail: the fake's drafter dies of any other one.
+  Run({.first_position = 0, .num_rows = 2, .sample = -1}, {4, 5});
+  EXPECT_EQ(run(0, {0, 1}, 0), token);
+  EXPECT_EQ(run(1, {0, 2}, 64), token);
 }
 
 TEST_P(CpuStepExecutorTest, AStateFromElsewhereGoesOnWhereItWas) {

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "engine/cache_spec.h"
 
 namespace baton {
 namespace {
@@ -16,18 +17,21 @@ static_assert(kMaxCudaDrafts >= kMaxDraftTokens);
 constexpr uint64_t kMissesPerCheck = 1 << 16;
 
 CudaDeviceOptions DeviceOptions(const CudaStepExecutor::Options& options) {
-  return {.device = options.device,
-          .ring_size = options.engine.pipeline_depth,
-          .max_sequences = options.engine.max_running_requests,
-          .max_tokens = options.engine.max_rows(),
-          .max_blocks = options.num_blocks,
-          .num_drafts = options.engine.num_draft_tokens,
-          .model = {.vocab_size = options.vocab_size,
-                    .num_blocks = options.num_blocks,
-                    .right_drafts = options.right_drafts,
-                    .padding = 0,
-                    .step_nanoseconds = static_cast<uint64_t>(
-                        absl::ToInt64Nanoseconds(options.step_time))}};
+  return {
+      .device = options.device,
+      .ring_size = options.engine.pipeline_depth,
+      .max_sequences = options.engine.max_running_requests,
+      .max_tokens = options.engine.max_rows(),
+      .max_blocks = options.engine.max_running_requests *
+                    std::min(options.num_blocks,
+                             CacheSpec::BlocksFor(options.max_context_tokens)),
+      .num_drafts = options.engine.num_draft_tokens,
+      .model = {.vocab_size = options.vocab_size,
+                .num_blocks = options.num_blocks,
+                .right_drafts = options.right_drafts,
+                .padding = 0,
+                .step_nanoseconds = static_cast<uint64_t>(
+                    absl::ToInt64Nanoseconds(options.step_time))}};
 }
 
 ModelRunnerInfo MakeInfo(const CudaStepExecutor::Options& options) {

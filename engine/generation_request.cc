@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -153,11 +154,29 @@ absl::Status ValidateStopping(const GenerationRequest& request,
   return absl::OkStatus();
 }
 
+absl::Status ValidateSamples(const GenerationRequest& request,
+                             const RequestLimits& limits) {
+  if (request.num_samples == 0 || request.num_samples > limits.max_samples) {
+    return FieldError("num_samples",
+                      absl::StrCat("must be 1 .. ", limits.max_samples));
+  }
+  if (request.num_samples > 1 && (request.mode == RequestMode::kPrefill ||
+                                  request.kv_handle.has_value())) {
+    return FieldError("num_samples", "must be 1 where KV is transferred");
+  }
+  if (request.sample_index >
+      std::numeric_limits<uint32_t>::max() - request.num_samples) {
+    return FieldError("sample_index", "is too large");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ValidateRequest(const GenerationRequest& request,
                              const RequestLimits& limits) {
   RETURN_IF_ERROR(ValidatePrompt(request, limits));
+  RETURN_IF_ERROR(ValidateSamples(request, limits));
   RETURN_IF_ERROR(ValidateSampling(request.sampling));
   RETURN_IF_ERROR(ValidatePenalties(request.sampling));
   RETURN_IF_ERROR(ValidateLogitBias(request.sampling.logit_bias, limits));

@@ -50,6 +50,26 @@ TEST(ValidateRequestTest, TokensAreBelowTheVocabulary) {
   }
 }
 
+TEST(ValidateRequestTest, SamplesAreFewAndMoveNoKv) {
+  GenerationRequest request = Valid();
+  for (uint32_t samples : {0u, 1u, 128u, 129u, ~0u}) {
+    request.num_samples = samples;
+    const bool fits = samples >= 1 && samples <= kLimits.max_samples;
+    EXPECT_EQ(FieldOf(request), fits ? "" : "num_samples");
+  }
+  request.num_samples = 2;
+  request.sample_index = ~0u;
+  EXPECT_EQ(FieldOf(request), "sample_index");
+  request.sample_index = 7;
+  EXPECT_EQ(FieldOf(request), "");
+  request.mode = RequestMode::kPrefill;
+  EXPECT_EQ(FieldOf(request), "num_samples");
+  request.mode = RequestMode::kDecode;
+  EXPECT_EQ(FieldOf(request), "");
+  request.kv_handle.emplace();
+  EXPECT_EQ(FieldOf(request), "num_samples");
+}
+
 TEST(ValidateRequestTest, TheOriginalPromptIsAPartOfTheTokens) {
   GenerationRequest request = Valid();
   for (uint32_t original : {0u, 4u, ~0u}) {

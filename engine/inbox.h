@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <variant>
+#include <vector>
 
 #include "base/mpsc_queue.h"
 #include "comm/kv_transfer_agent.h"
@@ -15,7 +16,7 @@
 namespace baton {
 
 struct SubmitCommand {
-  std::unique_ptr<SequenceMetadata> sequence;
+  std::vector<std::unique_ptr<SequenceMetadata>> samples;
 };
 
 struct AbortCommand {

@@ -1,4 +1,5 @@
-// The KV blocks of one sequence, and what may happen to them.
+// The KV blocks of one sequence, and what may happen to them. Its first ones
+// may be other sequences' too: nobody writes these any more.
 #ifndef BATON_ENGINE_KV_BLOCK_RANGE_H_
 #define BATON_ENGINE_KV_BLOCK_RANGE_H_
 

@@ -22,6 +22,7 @@ KvCacheManager::KvCacheManager(const CacheSpec& spec, KvPool* pool)
 
 bool KvCacheManager::Reserve(KvBlockRange* range, uint32_t tokens) {
   CHECK(range->state_ == KvRangeState::kFree ||
+        range->state_ == KvRangeState::kReserved ||
         range->state_ == KvRangeState::kFilling ||
         range->state_ == KvRangeState::kOwned);
   const uint32_t wanted = CacheSpec::BlocksFor(tokens);
@@ -37,6 +38,20 @@ bool KvCacheManager::Reserve(KvBlockRange* range, uint32_t tokens) {
   return true;
 }
 
+void KvCacheManager::Share(const KvBlockRange& from, uint32_t num_blocks,
+                           KvBlockRange* range) {
+  CHECK(from.state_ == KvRangeState::kReserved ||  // Shared itself.
+        from.state_ == KvRangeState::kFilling ||
+        from.state_ == KvRangeState::kOwned);
+  CHECK(range->state_ == KvRangeState::kFree);
+  CHECK_LE(num_blocks, NumBlocks(from));
+  const auto shared = std::span(from.blocks_).first(num_blocks);
+  allocator_.Share(shared);
+  range->blocks_.assign(shared.begin(), shared.end());
+  range->state_ = KvRangeState::kReserved;
+  CountIn(range->state_) += num_blocks;
+}
+
 void KvCacheManager::Prepare(KvBlockRange* range, uint32_t tokens) {
   range->blocks_.reserve(CacheSpec::BlocksFor(tokens));
 }
@@ -48,6 +63,7 @@ void KvCacheManager::Transition(KvBlockRange* range, KvRangeState to) {
 
 void KvCacheManager::Release(KvBlockRange* range) {
   if (range->state_ == KvRangeState::kFree) return;
+  LeaveToOthers(range);
   if (newest_done_ == newest_launched_) {
     Free(range);
     return;
@@ -59,6 +75,17 @@ void KvCacheManager::Release(KvBlockRange* range) {
 void KvCacheManager::StepDone(StepId step) {
   newest_done_ = step;
   quarantine_.Collect(step, [this](KvBlockRange range) { Free(&range); });
+}
+
+// Steps in flight may still read these for this range, but whoever gives one up
+// last does so after this: it waits for them, too.
+void KvCacheManager::LeaveToOthers(KvBlockRange* range) {
+  CountIn(range->state_) -= static_cast<uint32_t>(
+      std::erase_if(range->blocks_, [this](const BlockId& block) {
+        if (allocator_.references(block) == 1) return false;
+        allocator_.Free({&block, 1});
+        return true;
+      }));
 }
 
 void KvCacheManager::Free(KvBlockRange* range) {
@@ -79,27 +106,22 @@ void KvCacheManager::Move(KvBlockRange* range, KvRangeState to) {
 void KvCacheManager::CheckInvariants(
     std::span<const KvBlockRange* const> ranges) const {
   allocator_.CheckInvariants();
-  CHECK_EQ(num_in(KvRangeState::kFree), allocator_.num_free());
   std::array<uint32_t, kNumKvRangeStates> counted = {};
-  std::vector<bool> held(num_blocks(), false);
+  std::vector<uint32_t> holders(num_blocks(), 0);
   for (const KvBlockRange* range : ranges) {
     counted[static_cast<int>(range->state())] += NumBlocks(*range);
-    for (BlockId block : range->blocks()) {
-      CHECK(allocator_.allocated(block)) << "block " << block;
-      CHECK(!held[block.value()]) << "block " << block << " is held twice";
-      held[block.value()] = true;
-    }
+    for (BlockId block : range->blocks()) ++holders[block.value()];
   }
-  // With the quarantine, every allocated block is accounted for.
   counted[static_cast<int>(KvRangeState::kFree)] = num_free();
-  counted[static_cast<int>(KvRangeState::kQuarantined)] =
-      num_in(KvRangeState::kQuarantined);
-  uint32_t total = 0;
+  for (uint32_t i = 0; i < num_blocks(); ++i) {
+    const uint32_t references = allocator_.references(BlockId(i));
+    const bool is_quarantined = holders[i] == 0 && references > 0;
+    CHECK_EQ(references, is_quarantined ? 1 : holders[i]) << "block " << i;
+    counted[static_cast<int>(KvRangeState::kQuarantined)] += is_quarantined;
+  }
   for (int state = 0; state < kNumKvRangeStates; ++state) {
     CHECK_EQ(counted[state], blocks_in_[state]) << "state " << state;
-    total += counted[state];
   }
-  CHECK_EQ(total, num_blocks());
 }
 
 }  // namespace baton

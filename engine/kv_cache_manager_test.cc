@@ -3,6 +3,7 @@
 #include <random>
 #include <vector>
 
+#include "base/logging.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/heap_kv_pool.h"
 
@@ -49,6 +50,51 @@ TEST(KvCacheManagerTest, GivenUpBlocksWaitForTheNewestStepLaunched) {
   EXPECT_EQ(kv.num_free(), 2u);
 }
 
+void Own(KvCacheManager* kv, KvBlockRange* range, uint32_t tokens) {
+  CHECK(kv->Reserve(range, tokens));
+  if (range->state() == KvRangeState::kOwned) return;
+  kv->Transition(range, KvRangeState::kFilling);
+  kv->Transition(range, KvRangeState::kOwned);
+}
+
+TEST(KvCacheManagerTest, ARangeGrowsBehindWhatItShares) {
+  HeapKvPool pool(5, 64);
+  KvCacheManager kv(OneByteSpec(), pool.get());
+  KvBlockRange first, second;
+  Own(&kv, &first, 3 * 64);
+  kv.Share(first, 2, &second);
+  EXPECT_EQ(second.state(), KvRangeState::kReserved);
+  EXPECT_EQ(kv.num_free(), 2u);
+  Own(&kv, &second, 4 * 64);
+  EXPECT_EQ(kv.num_free(), 0u);
+  EXPECT_EQ(second.blocks()[0], first.blocks()[0]);
+  EXPECT_EQ(second.blocks()[1], first.blocks()[1]);
+  EXPECT_NE(second.blocks()[2], first.blocks()[2]);
+  kv.Release(&first);
+  EXPECT_EQ(kv.num_free(), 1u);
+  kv.Release(&second);
+  EXPECT_EQ(kv.num_free(), 5u);
+}
+
+TEST(KvCacheManagerTest, ASharedBlockWaitsForTheStepsOfItsLastHolder) {
+  HeapKvPool pool(3, 64);
+  KvCacheManager kv(OneByteSpec(), pool.get());
+  KvBlockRange first, second;
+  Own(&kv, &first, 2 * 64);
+  kv.Share(first, 1, &second);
+  Own(&kv, &second, 2 * 64);
+  kv.StepLaunched(StepId(1));
+  kv.Release(&first);  // Its own one waits, the other one is the second's.
+  EXPECT_EQ(kv.num_in(KvRangeState::kQuarantined), 1u);
+  kv.StepLaunched(StepId(2));
+  kv.Release(&second);
+  EXPECT_EQ(kv.num_in(KvRangeState::kQuarantined), 3u);
+  kv.StepDone(StepId(1));
+  EXPECT_EQ(kv.num_free(), 1u);
+  kv.StepDone(StepId(2));
+  EXPECT_EQ(kv.num_free(), 3u);
+}
+
 TEST(KvCacheManagerTest, AnIllegalTransitionDies) {
   HeapKvPool pool(1, 64);
   KvCacheManager kv(OneByteSpec(), pool.get());
@@ -58,7 +104,7 @@ TEST(KvCacheManagerTest, AnIllegalTransitionDies) {
   kv.Release(&range);
 }
 
-TEST(KvCacheManagerTest, NoBlockIsLostOrSharedOverRandomLives) {
+TEST(KvCacheManagerTest, NoReferenceIsLostOverRandomLives) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
@@ -74,7 +120,16 @@ TEST(KvCacheManagerTest, NoBlockIsLostOrSharedOverRandomLives) {
     const bool may_grow = range.state() == KvRangeState::kFree ||
                           range.state() == KvRangeState::kOwned;
     const auto to = static_cast<KvRangeState>(random() % kNumKvRangeStates);
-    switch (random() % 5) {
+    const KvBlockRange& from = ranges[random() % ranges.size()];
+    switch (random() % 6) {
+      case 5:
+        if (range.state() == KvRangeState::kFree &&
+            (from.state() == KvRangeState::kReserved ||
+             from.state() == KvRangeState::kFilling ||
+             from.state() == KvRangeState::kOwned)) {
+          kv.Share(from, random() % (from.blocks().size() + 1), &range);
+        }
+        break;
       case 0:
         if (may_grow) kv.Reserve(&range, 1 + random() % 400);
         break;
@@ -89,6 +144,7 @@ TEST(KvCacheManagerTest, NoBlockIsLostOrSharedOverRandomLives) {
         break;
       case 4:
         if (to != KvRangeState::kFree && to != KvRangeState::kQuarantined &&
+            to != KvRangeState::kExported && to != KvRangeState::kImporting &&
             range.state() != KvRangeState::kFree &&
             IsLegalTransition(range.state(), to)) {
           kv.Transition(&range, to);

@@ -13,7 +13,8 @@
 namespace baton {
 namespace {
 
-RequestLimits MakeLimits(const ModelRunnerInfo& model, const KvPool& pool) {
+RequestLimits MakeLimits(const EngineOptions& options,
+                         const ModelRunnerInfo& model, const KvPool& pool) {
   const uint64_t pool_tokens =
       uint64_t{pool.num_blocks()} * CacheSpec::kBlockTokens;
   RequestLimits limits;
@@ -21,6 +22,8 @@ RequestLimits MakeLimits(const ModelRunnerInfo& model, const KvPool& pool) {
   limits.context_limited_by_pool = pool_tokens < model.max_context_tokens;
   limits.max_context_tokens = static_cast<uint32_t>(
       std::min<uint64_t>(pool_tokens, model.max_context_tokens));
+  limits.max_samples =
+      std::min(limits.max_samples, options.max_waiting_requests);
   return limits;
 }
 
@@ -43,11 +46,12 @@ RequestActivity ActivityIn(SequencePhase phase) {
 
 void WakeInbox(void* inbox) { static_cast<Inbox*>(inbox)->Wake(); }
 
-// Takes one of `limit` places, counted in `*taken`; false if there is none.
-bool TakePlace(uint32_t limit, std::atomic<uint32_t>* taken) {
+// Takes `count` of `limit` places, counted in `*taken`; false if there are
+// fewer.
+bool TakePlaces(uint32_t count, uint32_t limit, std::atomic<uint32_t>* taken) {
   uint32_t now = taken->load();
-  while (now < limit) {
-    if (taken->compare_exchange_weak(now, now + 1)) return true;
+  while (now + count <= limit) {
+    if (taken->compare_exchange_weak(now, now + count)) return true;
   }
   return false;
 }
@@ -59,7 +63,7 @@ LLMEngine::LLMEngine(const EngineOptions& options,
     : options_(options),
       environment_(environment),
       model_(environment.executor->info()),
-      limits_(MakeLimits(model_, *environment.pool)),
+      limits_(MakeLimits(options, model_, *environment.pool)),
       kv_(model_.cache, environment.pool),
       scheduler_(options, &kv_),
       worker_(options, environment.executor, environment.pool->num_blocks()) {
@@ -69,15 +73,26 @@ LLMEngine::LLMEngine(const EngineOptions& options,
 
 LLMEngine::~LLMEngine() { CHECK(idle()); }
 
-absl::Status LLMEngine::Submit(GenerationRequest request, TokenSink* sink) {
+absl::Status LLMEngine::Submit(GenerationRequest request,
+                               std::span<TokenSink* const> sinks) {
   RETURN_IF_ERROR(ValidateRequest(request, limits_));
   RETURN_IF_ERROR(CheckTransfer(request));
-  if (!TakePlace(options_.max_waiting_requests, &num_waiting_)) {
+  CHECK_EQ(sinks.size(), request.num_samples);
+  if (!TakePlaces(request.num_samples, options_.max_waiting_requests,
+                  &num_waiting_)) {
     return absl::ResourceExhaustedError(
         absl::StrCat(options_.max_waiting_requests, " requests wait already"));
   }
-  inbox_.Push(SubmitCommand{std::make_unique<SequenceMetadata>(
-      std::move(request), sink, environment_.clock->Now())});
+  const absl::Time now = environment_.clock->Now();
+  SubmitCommand command;
+  for (TokenSink* sink : sinks.first(sinks.size() - 1)) {
+    command.samples.push_back(
+        std::make_unique<SequenceMetadata>(request, sink, now));
+    ++request.sample_index;
+  }
+  command.samples.push_back(std::make_unique<SequenceMetadata>(
+      std::move(request), sinks.back(), now));
+  inbox_.Push(std::move(command));
   return absl::OkStatus();
 }
 
@@ -142,24 +157,36 @@ bool LLMEngine::DrainInbox() {
 }
 
 void LLMEngine::OnCommand(SubmitCommand& command) {
-  SequenceMetadata* sequence = command.sequence.get();
-  const GenerationRequest& request = sequence->request;
-  const auto [place, is_new] = sequences_.try_emplace(
-      {request.id, request.sample_index}, std::move(command.sequence));
+  std::optional<SequenceId> first_sample;
+  for (std::unique_ptr<SequenceMetadata>& sample : command.samples) {
+    SequenceMetadata* sequence = AddSequence(std::move(sample));
+    if (sequence == nullptr) continue;
+    if (!first_sample.has_value()) first_sample = sequence->id;
+    if (command.samples.size() > 1) sequence->first_sample = first_sample;
+    scheduler_.Enqueue(sequence);
+  }
+}
+
+SequenceMetadata* LLMEngine::AddSequence(
+    std::unique_ptr<SequenceMetadata> added) {
+  const GenerationRequest& request = added->request;
+  const auto [place, is_new] =
+      sequences_.try_emplace({request.id, request.sample_index}, nullptr);
   if (!is_new) {
     --num_waiting_;
-    TellFinished(*sequence, absl::AlreadyExistsError("the request is live"));
-    return;
+    TellFinished(*added, absl::AlreadyExistsError("the request is live"));
+    return nullptr;
   }
-  sequence->id = ++newest_sequence_;
-  sequence->max_total_tokens = static_cast<uint32_t>(std::min<uint64_t>(
+  added->id = ++newest_sequence_;
+  added->max_total_tokens = static_cast<uint32_t>(std::min<uint64_t>(
       uint64_t{request.original_prompt_tokens} + request.max_tokens,
       limits_.max_context_tokens));
-  by_id_.emplace(sequence->id, sequence);
+  by_id_.emplace(added->id, added.get());
   if (request.deadline != absl::InfiniteFuture()) {
-    deadlines_.emplace(request.deadline, sequence->id);
+    deadlines_.emplace(request.deadline, added->id);
   }
-  scheduler_.Enqueue(sequence);
+  place->second = std::move(added);
+  return place->second.get();
 }
 
 void LLMEngine::OnCommand(AbortCommand& command) {
@@ -196,6 +223,7 @@ bool LLMEngine::AdmitSequences() {
   for (SequenceMetadata* sequence : admitted) {
     if (sequence->first_admitted == absl::InfiniteFuture()) {
       sequence->first_admitted = environment_.clock->Now();
+      sequence->cached_tokens = sequence->computed_rows;
       --num_waiting_;
     }
     if (sequence->phase() == SequencePhase::kImportingKv) {
@@ -275,6 +303,7 @@ void LLMEngine::TellFinished(const SequenceMetadata& sequence,
   outcome.reason = FinishReasonOf(sequence).value_or(FinishReason::kLength);
   outcome.ended_in = sequence.ended_in;
   outcome.prompt_tokens = sequence.request.original_prompt_tokens;
+  outcome.cached_tokens = sequence.cached_tokens;
   outcome.output_tokens = sequence.output_tokens();
   outcome.queue_time =
       std::min(sequence.first_admitted, environment_.clock->Now()) -

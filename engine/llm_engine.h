@@ -64,7 +64,14 @@ class LLMEngine {
   //   RESOURCE_EXHAUSTED   max_waiting_requests
   // A live request with the same id and sample_index: the sink is told
   // OnFinished(ALREADY_EXISTS).
-  absl::Status Submit(GenerationRequest request, TokenSink* sink);
+  absl::Status Submit(GenerationRequest request, TokenSink* sink) {
+    return Submit(std::move(request), std::span(&sink, 1));
+  }
+  // sinks[i] hears sample_index + i alone: each sample is a request of its own
+  // from here on, but their prompt is computed once. All of them are taken, or
+  // none. REQUIRES: as many sinks as samples.
+  absl::Status Submit(GenerationRequest request,
+                      std::span<TokenSink* const> sinks);
   // Ends one sample, or all; OnFinished(CANCELLED) follows. Unknown ids:
   // nothing.
   void Abort(const RequestId& id, std::optional<uint32_t> sample_index);
@@ -108,6 +115,8 @@ class LLMEngine {
   bool LaunchNextStep(absl::Time turn_start);
   void UpdateLoad();
 
+  // Null, and its sink told, if the same sample is live.
+  SequenceMetadata* AddSequence(std::unique_ptr<SequenceMetadata> added);
   absl::Status CheckTransfer(const GenerationRequest& request) const;
 
   void OnCommand(SubmitCommand& command);

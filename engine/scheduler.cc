@@ -10,8 +10,8 @@ namespace baton {
 namespace {
 
 // Both sets are sorted by id.
-std::vector<SequenceMetadata*>::iterator PlaceOf(
-    std::vector<SequenceMetadata*>& set, SequenceId id) {
+template <typename Set>
+auto PlaceOf(Set& set, SequenceId id) {
   return std::lower_bound(
       set.begin(), set.end(), id,
       [](const SequenceMetadata* a, SequenceId b) { return a->id < b; });
@@ -66,9 +66,16 @@ bool CanDecode(const SequenceMetadata* sequence) {
   return sequence->min_launched_tokens() < sequence->max_total_tokens;
 }
 
-// Tokens to compute here when it is admitted.
+// Tokens to compute here when it is admitted, if the first sample's prompt is
+// there by then.
 uint32_t TokensToCompute(const SequenceMetadata& sequence) {
-  return sequence.imports() ? 0 : sequence.num_tokens();
+  if (sequence.imports()) return 0;
+  const bool shares = sequence.id != sequence.first_sample;
+  return sequence.num_tokens() - (shares ? sequence.shareable_rows() : 0);
+}
+
+uint32_t ShareableBlocks(const SequenceMetadata& sequence) {
+  return CacheSpec::BlocksFor(sequence.shareable_rows());
 }
 
 }  // namespace
@@ -100,36 +107,78 @@ void Scheduler::Enqueue(SequenceMetadata* sequence) {
 
 std::span<SequenceMetadata* const> Scheduler::Admit() {
   admitted_.clear();
+  Held held;
   for (SequenceMetadata* sequence : waiting_) {
-    if (!TryAdmit(sequence)) break;
+    const PromptHolder holder = FindPrompt(*sequence);
+    uint32_t blocks = CacheSpec::BlocksFor(RowsToAdmit(*sequence));
+    if (holder.sequence != nullptr) blocks -= ShareableBlocks(*sequence);
+    if (!HasRoom(blocks, held)) break;
+    if (holder.sequence != nullptr && !holder.has_prompt) {
+      // Those behind it take only what it leaves.
+      ++held.sequences;
+      held.blocks += blocks;
+      continue;
+    }
+    AdmitOne(sequence, holder);
     admitted_.push_back(sequence);
   }
-  waiting_.erase(waiting_.begin(), waiting_.begin() + admitted_.size());
+  if (!admitted_.empty()) {
+    std::erase_if(waiting_, [](const SequenceMetadata* sequence) {
+      return sequence->phase() != SequencePhase::kWaiting;
+    });
+  }
   return admitted_;
 }
 
-bool Scheduler::TryAdmit(SequenceMetadata* sequence) {
-  if (running_.size() >= options_.max_running_requests) return false;
+Scheduler::PromptHolder Scheduler::FindPrompt(
+    const SequenceMetadata& sequence) const {
+  const uint32_t rows = sequence.shareable_rows();
+  if (rows == 0) return {};
+  const SequenceMetadata* computing = nullptr;
+  for (auto it = PlaceOf(running_, *sequence.first_sample);
+       it != running_.end() && (*it)->first_sample == sequence.first_sample;
+       ++it) {
+    // Steps run in their order, so launched is enough.
+    if ((*it)->launched_rows() >= rows) return {*it, true};
+    computing = *it;
+  }
+  return {computing, false};
+}
+
+// The drafter has a row of the first token drawn, too.
+uint32_t Scheduler::RowsToAdmit(const SequenceMetadata& sequence) const {
+  const uint32_t drafter_rows = drafts() && !sequence.imports() ? 1 : 0;
+  return std::min(sequence.num_tokens() + drafter_rows,
+                  std::max(sequence.end_position(), sequence.num_tokens()));
+}
+
+bool Scheduler::HasRoom(uint32_t blocks, const Held& held) const {
+  if (running_.size() + held.sequences >= options_.max_running_requests) {
+    return false;
+  }
   // A free block for each one whose KV grows, else the newcomer would soon be
   // preempted for it. Alone it needs no room to spare.
   const auto growing = std::count_if(
       running_.begin(), running_.end(),
       [](const SequenceMetadata* running) { return !running->exports(); });
-  // The drafter has a row of the first token drawn, too.
-  const uint32_t rows = std::min(
-      sequence->num_tokens() + (drafts() && !sequence->imports() ? 1 : 0),
-      std::max(sequence->end_position(), sequence->num_tokens()));
-  if (CacheSpec::BlocksFor(rows) + growing > kv_->num_free()) return false;
+  return blocks + held.blocks + held.sequences + growing <= kv_->num_free();
+}
+
+void Scheduler::AdmitOne(SequenceMetadata* sequence,
+                         const PromptHolder& holder) {
   kv_->Prepare(&sequence->kv, sequence->max_total_tokens);
   sequence->tokens.reserve(sequence->max_total_tokens);
-  CHECK(kv_->Reserve(&sequence->kv, rows));
   waiting_tokens_ -= TokensToCompute(*sequence);
+  if (holder.sequence != nullptr) {
+    kv_->Share(holder.sequence->kv, ShareableBlocks(*sequence), &sequence->kv);
+    sequence->computed_rows = sequence->shareable_rows();
+  }
+  CHECK(kv_->Reserve(&sequence->kv, RowsToAdmit(*sequence)));
   sequence->SetPhase(sequence->imports() ? SequencePhase::kImportingKv
                                          : SequencePhase::kPrefilling);
   sequence->slot = free_slots_.back();
   free_slots_.pop_back();
   Insert(running_, sequence);
-  return true;
 }
 
 void Scheduler::Schedule(StepId step, SchedulerOutput* plan) {

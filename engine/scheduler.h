@@ -17,6 +17,8 @@ namespace baton {
 // Pure: no clock, no I/O; the same calls give the same plans. Owned by the
 // engine. Continuous batching, first come first served:
 // - A prompt enters when its whole KV fits, and is computed in chunks.
+// - Of several samples of one request one computes the prompt; the others wait
+//   until its whole blocks are launched, share these, and compute the rest.
 // - Steps in flight are counted in full: a plan reserves blocks for every token
 //   that they may draw and every draft that they may make.
 // - Decoding sequences take blocks as they grow. When none is free, they go
@@ -68,7 +70,21 @@ class Scheduler {
     uint32_t num_drafts = 0;  // To make.
   };
 
-  bool TryAdmit(SequenceMetadata* sequence);
+  // What the queue's head is to find when its prompt is there.
+  struct Held {
+    uint32_t sequences = 0;
+    uint32_t blocks = 0;
+  };
+  // A running sample of the same request.
+  struct PromptHolder {
+    const SequenceMetadata* sequence = nullptr;  // Null: there is none.
+    bool has_prompt = false;  // The rows to share are launched.
+  };
+
+  PromptHolder FindPrompt(const SequenceMetadata& sequence) const;
+  uint32_t RowsToAdmit(const SequenceMetadata& sequence) const;
+  bool HasRoom(uint32_t blocks, const Held& held) const;
+  void AdmitOne(SequenceMetadata* sequence, const PromptHolder& holder);
   void PlanPrefill(SchedulerOutput* plan);
   void PlanDecode(SchedulerOutput* plan);
   void ChooseDraftsToVerify();

@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <utility>
@@ -42,13 +43,29 @@ class SchedulerTest : public testing::TestWithParam<int> {
     request.mode = mode;
     request.token_ids.assign(num_tokens, 1);
     request.original_prompt_tokens = num_tokens;
+    return Add(std::move(request), std::nullopt);
+  }
+
+  SequenceMetadata* Add(GenerationRequest request,
+                        std::optional<SequenceId> first_sample) {
     sequences_.push_back(std::make_unique<SequenceMetadata>(
         std::move(request), nullptr, absl::UnixEpoch()));
     SequenceMetadata* sequence = sequences_.back().get();
     sequence->id = SequenceId(sequences_.size());
+    sequence->first_sample = first_sample;
     sequence->max_total_tokens = 10000;
     scheduler_->Enqueue(sequence);
     return sequence;
+  }
+
+  void AddSamples(uint32_t num_samples, uint32_t num_tokens) {
+    const SequenceId first(sequences_.size() + 1);
+    for (uint32_t i = 0; i < num_samples; ++i) {
+      GenerationRequest request;
+      request.token_ids.assign(num_tokens, 1);
+      request.original_prompt_tokens = num_tokens;
+      Add(std::move(request), first);
+    }
   }
 
   std::vector<uint64_t> Admit() {
@@ -365,6 +382,69 @@ class NaiveScheduler {
   uint64_t decodes_ = 0;
   std::set<uint64_t> decoding_;
 };
+
+TEST_F(SchedulerTest, SamplesWaitForThePromptAndShareItsWholeBlocks) {
+  Start({.max_batched_tokens = 100, .max_chunk_tokens = 100}, 20);
+  AddSamples(3, 150);
+  EXPECT_EQ(scheduler_->waiting_tokens(), 150u + 2 * 22);
+  EXPECT_EQ(Admit(), std::vector<uint64_t>{1});
+  EXPECT_EQ(Step(), (Rows{{1, 0, 100}}));
+  EXPECT_EQ(Admit(), std::vector<uint64_t>{});
+  EXPECT_EQ(kv_->num_free(), 17u);
+  EXPECT_EQ(Step(), (Rows{{1, 100, 50}}));
+  EXPECT_EQ(Admit(), (std::vector<uint64_t>{2, 3}));
+  EXPECT_EQ(kv_->num_free(), 15u);
+  EXPECT_EQ(scheduler_->waiting_tokens(), 0u);
+  EXPECT_EQ(Step(), (Rows{{1, 150, 1}}));
+  EXPECT_EQ(Step(), (Rows{{2, 128, 22}, {3, 128, 22}}));
+  EXPECT_EQ(Step(), (Rows{{1, 151, 1}, {2, 150, 1}, {3, 150, 1}}));
+}
+
+TEST_F(SchedulerTest, APromptOfOneBlockIsSharedByNobody) {
+  Start({}, 20);
+  AddSamples(2, 64);
+  EXPECT_EQ(Admit(), (std::vector<uint64_t>{1, 2}));
+  EXPECT_EQ(Step(), (Rows{{1, 0, 64}, {2, 0, 64}}));
+}
+
+TEST_F(SchedulerTest, WhoWaitsForAPromptKeepsItsPlace) {
+  Start({.max_running_requests = 3, .max_chunk_tokens = 100}, 20);
+  AddSamples(2, 150);
+  Add(10);
+  Add(10);
+  EXPECT_EQ(Admit(), (std::vector<uint64_t>{1, 3}));
+  Step();
+  EXPECT_EQ(Admit(), std::vector<uint64_t>{});
+  Step();
+  Step();
+  EXPECT_EQ(Admit(), std::vector<uint64_t>{2});
+}
+
+TEST_F(SchedulerTest, AnotherSampleComputesThePromptWhenTheFirstIsGone) {
+  Start({.max_batched_tokens = 100, .max_chunk_tokens = 100}, 20);
+  AddSamples(3, 150);
+  Admit();
+  Step();
+  Finish(sequences_[0].get());
+  EXPECT_EQ(Admit(), std::vector<uint64_t>{2});
+  EXPECT_EQ(Step(), (Rows{{2, 0, 100}}));
+  EXPECT_EQ(Step(), (Rows{{2, 100, 50}}));
+  EXPECT_EQ(Admit(), std::vector<uint64_t>{3});
+}
+
+TEST_F(SchedulerTest, ThePromptOutlivesWhoComputedIt) {
+  Start({.max_batched_tokens = 200, .max_chunk_tokens = 200}, 20);
+  AddSamples(2, 150);
+  Admit();
+  Step();
+  Admit();
+  const BlockId block = sequences_[0]->kv.blocks()[0];
+  scheduler_->Preempt(sequences_[0].get());
+  EXPECT_EQ(sequences_[1]->kv.blocks()[0], block);
+  EXPECT_EQ(Admit(), std::vector<uint64_t>{1});  // It takes it back.
+  EXPECT_EQ(sequences_[0]->kv.blocks()[0], block);
+  EXPECT_EQ(Step(), (Rows{{1, 128, 23}, {2, 128, 22}}));
+}
 
 INSTANTIATE_TEST_SUITE_P(Rounds, SchedulerTest, testing::Range(0, 20));
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "engine/cache_spec.h"
 #include "engine/generation_request.h"
 #include "engine/ids.h"
 #include "engine/kv_block_range.h"
@@ -74,6 +75,9 @@ struct SequenceMetadata {
 
   // Set once, when it reaches the engine thread.
   SequenceId id;
+  // Of several samples of one request: the first one's id. Their ids follow
+  // each other, and the tokens at submission are all the same.
+  std::optional<SequenceId> first_sample;
   // The number of tokens at which it ends: max_tokens or the context's end.
   uint32_t max_total_tokens = 0;
 
@@ -104,6 +108,7 @@ struct SequenceMetadata {
   RequestActivity ended_in = RequestActivity::kQueued;
 
   // For the outcome.
+  uint32_t cached_tokens = 0;  // Not computed for it at its first admission.
   absl::Time first_admitted = absl::InfiniteFuture();
   absl::Duration prefill_time;
   absl::Duration transfer_time;
@@ -132,6 +137,14 @@ struct SequenceMetadata {
   // prompt's.
   uint32_t score_begin() const { return next_prompt_logprob - 1; }
   uint32_t score_end() const { return request.original_prompt_tokens - 1; }
+  // Rows that it may have from another sample: whole blocks. What is left are
+  // the rows that tell something: the last at least, to draw behind.
+  uint32_t shareable_rows() const {
+    if (!first_sample.has_value()) return 0;
+    const bool scores = score_begin() < score_end();
+    const uint32_t rows = scores ? score_begin() : num_tokens_at_submit - 1;
+    return rows / CacheSpec::kBlockTokens * CacheSpec::kBlockTokens;
+  }
   bool exports() const { return request.mode == RequestMode::kPrefill; }
   // Waits for a transfer, not for steps, to fill its blocks.
   bool imports() const { return request.kv_handle.has_value() && !imported; }

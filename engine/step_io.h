@@ -40,7 +40,8 @@ struct StepRows {
   // Index into samples of its draw, or -1: it draws nothing.
   int32_t sample = -1;
   // The state of the position before the first row, where another rank has
-  // computed that; [hidden_size], or null.
+  // computed that; [hidden_size], or null: it is in the slot, or behind a whole
+  // block in that block's tail.
   const float* hidden = nullptr;
 };
 

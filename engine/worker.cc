@@ -115,13 +115,18 @@ Worker::Worker(const EngineOptions& options, StepExecutor* executor,
   CHECK(options.pipeline_depth >= 1 &&
         options.pipeline_depth <= kMaxPipelineDepth);
   const uint32_t sequences = options.max_running_requests;
+  // Several sequences may have the same block.
+  const size_t blocks =
+      size_t{sequences} *
+      std::min(pool_blocks,
+               CacheSpec::BlocksFor(executor->info().max_context_tokens));
   const size_t tokens =
       size_t{sequences} * options.max_rows_per_sequence_decoding();
   for (uint32_t i = 0; i < options.pipeline_depth; ++i) {
     auto step = std::make_unique<WorkerStepState>();
     step->plan.rows.reserve(sequences);
     step->input.token_ids.reserve(options.max_rows());
-    step->input.block_tables.reserve(pool_blocks);
+    step->input.block_tables.reserve(blocks);
     step->input.rows.reserve(sequences);
     step->input.samples.reserve(sequences);
     step->input.counted_ids.reserve(size_t{pool_blocks} *

@@ -15,7 +15,7 @@ namespace baton {
 // Owned by the engine. A ring of steps, launched and retired in order.
 class Worker {
  public:
-  // Borrows the executor. `pool_blocks` bounds the block tables.
+  // Borrows the executor. `pool_blocks` bounds a block table.
   Worker(const EngineOptions& options, StepExecutor* executor,
          uint32_t pool_blocks);
   // REQUIRES: idle().

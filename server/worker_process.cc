@@ -171,6 +171,7 @@ void WorkerProcess::StartEngine(
   }
   executor_ = std::make_unique<CpuStepExecutor>(
       options, CpuStepExecutor::Device{.model = runner_.get(),
+                                       .pool = pool_.get(),
                                        .stream = &stream_,
                                        .clock = &clock_,
                                        .cpu = cpu_});

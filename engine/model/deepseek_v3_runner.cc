@@ -78,6 +78,7 @@ ModelRunnerInfo MakeInfo(const ModelConfig& config,
   if (options.drafter) {
     info.cache.groups.push_back(
         {.name = "drafter", .bytes_per_token = layer_bytes_per_token});
+    info.cache.tail_bytes_per_block = sizeof(float) * info.hidden_size;
   }
   return info;
 }

@@ -63,6 +63,8 @@ TEST(DeepSeekV3RunnerTest, ADrafterHasACacheGroupOfItsOwn) {
   EXPECT_EQ(info.cache.groups[0].bytes_per_token, 3 * (32 + 16) * 2);
   EXPECT_EQ(info.cache.groups[1].name, "drafter");
   EXPECT_EQ(info.cache.groups[1].bytes_per_token, (32 + 16) * 2);
+  EXPECT_EQ(info.cache.tail_offset_bytes(), 64 * 4 * (32 + 16) * 2);
+  EXPECT_EQ(info.cache.block_bytes(), 64 * 4 * (32 + 16) * 2 + 64 * 4);
 }
 
 TEST(DeepSeekV3RunnerTest, NamesWhatADrafterLacks) {

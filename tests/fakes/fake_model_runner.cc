@@ -31,6 +31,7 @@ FakeModelRunner::FakeModelRunner(const Options& options) : options_(options) {
   info_.cache.groups = {{"rows", options.bytes_per_token}};
   if (options.drafter) {
     info_.cache.groups.push_back({"drafter", options.bytes_per_token});
+    info_.cache.tail_bytes_per_block = sizeof(float) * kHiddenSize;
   }
   info_.fingerprint = "fake";
 }

@@ -30,22 +30,13 @@ FakeRank::FakeRank(const Options& options, SimulatedClock* clock,
         return model;
       }()),
       stream_(clock, options.task_time),
+      transport_(std::move(transport)),
+      pool_(MakePool(options.num_blocks)),
       executor_(options.engine, {.model = &model_,
+                                 .pool = pool_,
                                  .stream = &stream_,
                                  .clock = clock,
-                                 .cpu = WidestVectors()}),
-      transport_(std::move(transport)) {
-  const size_t block_bytes = model_.info().cache.block_bytes();
-  const size_t bytes = KvPool::RegionBytes(options.num_blocks, block_bytes);
-  if (transport_ != nullptr) {
-    shared_pool_ =
-        std::make_unique<KvPool>(transport_->AllocateRegion(bytes).value(),
-                                 options.num_blocks, block_bytes);
-  } else {
-    heap_pool_ =
-        std::make_unique<HeapKvPool>(options.num_blocks, block_bytes, 0xee);
-  }
-  pool_ = shared_pool_ != nullptr ? shared_pool_.get() : heap_pool_->get();
+                                 .cpu = WidestVectors()}) {
   model_.BindKvPool(pool_);
   if (transport_ != nullptr) {
     KvTransferAgentOptions transfer = options.transfer;
@@ -68,6 +59,18 @@ FakeRank::FakeRank(const Options& options, SimulatedClock* clock,
 }
 
 FakeRank::~FakeRank() = default;
+
+KvPool* FakeRank::MakePool(uint32_t num_blocks) {
+  const size_t block_bytes = model_.info().cache.block_bytes();
+  const size_t bytes = KvPool::RegionBytes(num_blocks, block_bytes);
+  if (transport_ != nullptr) {
+    shared_pool_ = std::make_unique<KvPool>(
+        transport_->AllocateRegion(bytes).value(), num_blocks, block_bytes);
+    return shared_pool_.get();
+  }
+  heap_pool_ = std::make_unique<HeapKvPool>(num_blocks, block_bytes, 0xee);
+  return heap_pool_->get();
+}
 
 void FakeRank::AddTo(EngineDriver* driver) {
   driver->Add(engine_.get(), &stream_);

@@ -50,13 +50,15 @@ class FakeRank {
   void AddTo(EngineDriver* driver);
 
  private:
+  KvPool* MakePool(uint32_t num_blocks);
+
   FakeModelRunner model_;
   FakeDeviceStream stream_;
-  CpuStepExecutor executor_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<KvPool> shared_pool_;    // With a transport.
   std::unique_ptr<HeapKvPool> heap_pool_;  // Without.
-  KvPool* pool_ = nullptr;                 // The one of both that is there.
+  KvPool* const pool_;                     // The one of both that is there.
+  CpuStepExecutor executor_;
   std::unique_ptr<KvTransferAgent> agent_;
   std::vector<StepStats> steps_;
   std::unique_ptr<LLMEngine> engine_;

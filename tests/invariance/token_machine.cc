@@ -109,6 +109,7 @@ class Rank {
     const EngineOptions options = MakeEngineOptions(config);
     executor_ = std::make_unique<CpuStepExecutor>(
         options, CpuStepExecutor::Device{.model = runner_.get(),
+                                         .pool = pool_.get(),
                                          .stream = &stream_,
                                          .clock = &clock_,
                                          .cpu = cpu_});

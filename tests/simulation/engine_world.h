@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <utility>
+#include <vector>
 
 #include "base/logging.h"
 #include "engine/generation_request.h"
@@ -34,6 +35,19 @@ class EngineWorld {
     added.request = request;
     CHECK_OK(rank_.engine().Submit(std::move(request), &added.sink));
     return added;
+  }
+
+  // As one request; what each sample must get is its own.
+  void SubmitSamples(GenerationRequest request, uint32_t num_samples) {
+    std::vector<TokenSink*> sinks;
+    for (uint32_t i = 0; i < num_samples; ++i) {
+      Request& added = requests_.emplace_back();
+      added.request = request;
+      added.request.sample_index += i;
+      sinks.push_back(&added.sink);
+    }
+    request.num_samples = num_samples;
+    CHECK_OK(rank_.engine().Submit(std::move(request), sinks));
   }
 
   void Abort(const Request& request) {

@@ -62,6 +62,11 @@ void SetRequests(Dice& dice, WorldOptions* world) {
   requests.max_prompt_tokens = std::min(dice.OneIn(3) ? 20u : 200u,
                                         requests.model.max_context_tokens - 1);
   requests.max_tokens = dice.Between(2, 60);
+  requests.max_samples = 6;
+  for (const FakeRank::Options& rank : world->ranks) {
+    requests.max_samples =
+        std::min(requests.max_samples, rank.engine.max_waiting_requests);
+  }
 }
 
 // Many long answers behind short prompts, so that the pool runs out.

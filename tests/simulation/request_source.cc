@@ -17,6 +17,9 @@ const SimulatedRequest& RequestSource::Get(uint64_t index) {
 }
 
 void RequestSource::Add() {
+  if (options_.max_samples > 1 && OneIn(5)) {
+    return AddSamples(1 + UpTo(options_.max_samples - 1));
+  }
   SimulatedRequest added;
   added.request = !requests_.empty() && OneIn(4) ? NextSample() : NewRequest();
   ExpectedTokens whole = ExpectedOf(options_.model, added.request);
@@ -37,6 +40,22 @@ void RequestSource::Add() {
   added.expected = std::move(whole);
   if (OneIn(6)) added.deadline_units = UpTo(300);
   requests_.push_back(std::move(added));
+}
+
+void RequestSource::AddSamples(uint32_t num_samples) {
+  GenerationRequest request = NewRequest();
+  if (OneIn(3)) AddStops(ExpectedOf(options_.model, request), &request);
+  for (uint32_t i = 0; i < num_samples; ++i) {
+    SimulatedRequest added;
+    added.request = request;
+    added.expected = ExpectedOf(options_.model, request);
+    if (i == 0) {
+      added.num_samples = num_samples;
+      if (OneIn(6)) added.deadline_units = UpTo(300);
+    }
+    requests_.push_back(std::move(added));
+    ++request.sample_index;
+  }
 }
 
 GenerationRequest RequestSource::NewRequest() {

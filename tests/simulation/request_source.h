@@ -14,8 +14,11 @@
 
 namespace baton {
 
+// One sample.
 struct SimulatedRequest {
   GenerationRequest request;  // In kGenerate, without a deadline.
+  // More than 1: it and the ones behind it may be submitted as one request.
+  uint32_t num_samples = 1;
   // Behind request.token_ids.
   ExpectedTokens expected;
   // Of the world's unit of time, from its submission.
@@ -32,6 +35,8 @@ class RequestSource {
     FakeModelRunner::Options model = {};
     uint32_t max_prompt_tokens = 1;
     uint32_t max_tokens = 1;
+    // Of one request; the engines' limit.
+    uint32_t max_samples = 1;
     // Prompts about to need one more block, and most answers of max_tokens.
     bool fills_pool = false;
   };
@@ -43,6 +48,7 @@ class RequestSource {
 
  private:
   void Add();
+  void AddSamples(uint32_t num_samples);
   GenerationRequest NewRequest();
   GenerationRequest NextSample();
   uint32_t PromptLength();

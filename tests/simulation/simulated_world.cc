@@ -1,6 +1,7 @@
 #include "tests/simulation/simulated_world.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -109,36 +110,50 @@ void SimulatedWorld::Tick() {
 
 void SimulatedWorld::Arrive() {
   if (live_.size() >= options_.max_live) return;
+  const size_t rank = random_() % ranks_.size();
+  const bool split = ranks_.size() > 1 && !OneIn(4);
+  std::vector<std::unique_ptr<Live>> samples;
+  std::vector<TokenSink*> sinks;
+  const uint32_t num_samples =
+      split ? 1 : requests_->Get(next_request_).num_samples;
+  for (uint32_t i = 0; i < num_samples; ++i) {
+    samples.push_back(NewLive(next_request_ + i));
+    Live& live = *samples.back();
+    live.request.deadline = samples.front()->request.deadline;
+    live.split = split;
+    live.rank = split ? 1 : rank;
+    live.progress_step = StepsOf(live.rank);
+    sinks.push_back(split ? &live.prefill : &live.sink);
+  }
+  GenerationRequest request = samples.front()->request;
+  request.num_samples = num_samples;
+  if (split) request.mode = RequestMode::kPrefill;
+  const size_t door = split ? 0 : rank;
+  const absl::Status status =
+      ranks_[door]->engine().Submit(std::move(request), sinks);
+  if (status.ok()) {
+    next_request_ += num_samples;
+    result_.requests += num_samples;
+    std::move(samples.begin(), samples.end(), std::back_inserter(live_));
+    return;
+  }
+  // It comes again.
+  CHECK(absl::IsResourceExhausted(status)) << status.ToString();
+  CHECK_GT(live_.size() + twins_.size() + num_samples,
+           options_.ranks[door].engine.max_waiting_requests);
+  ++result_.refused;
+}
+
+std::unique_ptr<SimulatedWorld::Live> SimulatedWorld::NewLive(uint64_t index) {
   auto live = std::make_unique<Live>();
-  live->index = next_request_;
-  live->simulated = &requests_->Get(live->index);
+  live->index = index;
+  live->simulated = &requests_->Get(index);
   live->request = live->simulated->request;
   if (live->simulated->deadline_units.has_value()) {
     live->request.deadline =
         clock_.Now() + *live->simulated->deadline_units * options_.unit;
   }
-  live->rank = random_() % ranks_.size();
-  live->split = ranks_.size() > 1 && !OneIn(4);
-  live->progress_step = StepsOf(live->rank);
-  GenerationRequest request = live->request;
-  if (live->split) {
-    live->rank = 1;
-    request.mode = RequestMode::kPrefill;
-  }
-  const size_t door = live->split ? 0 : live->rank;
-  const absl::Status status = ranks_[door]->engine().Submit(
-      std::move(request), live->split ? &live->prefill : &live->sink);
-  if (status.ok()) {
-    ++next_request_;
-    ++result_.requests;
-    live_.push_back(std::move(live));
-    return;
-  }
-  // It comes again.
-  CHECK(absl::IsResourceExhausted(status)) << status.ToString();
-  CHECK_GE(live_.size() + twins_.size(),
-           options_.ranks[door].engine.max_waiting_requests);
-  ++result_.refused;
+  return live;
 }
 
 void SimulatedWorld::DoMischief() {
@@ -329,6 +344,8 @@ void SimulatedWorld::JudgeEnd(const Live& live,
       live.request.token_ids.size() - live.request.original_prompt_tokens);
   CHECK_EQ(outcome.prompt_tokens, live.request.original_prompt_tokens);
   CHECK_EQ(outcome.output_tokens, resumed + tokens.size());
+  CHECK_LT(outcome.cached_tokens, live.request.token_ids.size());
+  result_.shared_prompts += outcome.cached_tokens > 0;
   switch (outcome.status.code()) {
     case absl::StatusCode::kOk: {
       if (is_prefill) {

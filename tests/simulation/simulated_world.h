@@ -79,6 +79,7 @@ class SimulatedWorld {
   void Poll(size_t rank);
   void Tick();
   void Arrive();
+  std::unique_ptr<Live> NewLive(uint64_t index);
   void DoMischief();
   void AbortSome();
   void PreemptOne();

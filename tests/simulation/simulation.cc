@@ -27,12 +27,13 @@ struct NamedCounter {
   Counter counter;
 };
 
-constexpr std::array<NamedCounter, 19> kCounters = {{
+constexpr std::array<NamedCounter, 20> kCounters = {{
     {"steps", &SimulationResult::steps},
     {"rows", &SimulationResult::rows},
     {"wasted_rows", &SimulationResult::wasted_rows},
     {"tokens", &SimulationResult::tokens},
     {"requests", &SimulationResult::requests},
+    {"shared_prompts", &SimulationResult::shared_prompts},
     {"stopped", &SimulationResult::stopped},
     {"ended_by_length", &SimulationResult::ended_by_length},
     {"cancelled", &SimulationResult::cancelled},

@@ -25,6 +25,7 @@
 #include "engine/cpu_step_executor.h"
 #include "engine/llm_engine.h"
 #include "engine/model/deepseek_v3_runner.h"
+#include "engine/model/numerics.h"
 #include "kernels/cpu_context.h"
 #include "kernels/thread_pool.h"
 #include "nlohmann/json.hpp"
@@ -46,6 +47,7 @@ struct Options {
   bool pin_threads = true;
   WeightStorage weights = WeightStorage::kF32;
   CacheDtype cache = CacheDtype::kF32;
+  Numerics numerics = Numerics::kExact;
   double temperature = 0;
   uint64_t seed = 0;
   std::string prompts;
@@ -80,6 +82,9 @@ void AddFlags(Flags& flags, Options* o) {
   flags.AddChoice(&o->cache,
                   {{"f32", CacheDtype::kF32}, {"bf16", CacheDtype::kBf16}},
                   {.name = "cache", .help = "Type of the KV cache."});
+  flags.AddChoice(&o->numerics,
+                  {{"exact", Numerics::kExact}, {"fast", Numerics::kFast}},
+                  {.name = "numerics", .help = "As batond's."});
   flags.Add(&o->temperature, {.name = "temperature", .help = "0 is greedy."});
   flags.Add(&o->seed, {.name = "seed", .help = "Of prompts and sampling."});
   flags.Add(&o->prompts,
@@ -210,9 +215,11 @@ void WriteLogits(const std::string& path, DeepSeekV3Runner* model,
     const size_t rows = std::min<size_t>(max_rows, prompt.size() - start);
     std::vector<int32_t> positions(rows);
     for (size_t i = 0; i < rows; ++i) positions[i] = start + i;
-    const SequenceRows sequence = {.first_row = 0,
-                                   .num_rows = static_cast<int32_t>(rows),
-                                   .block_table = block_table.data()};
+    const SequenceRows sequence = {
+        .first_row = 0,
+        .num_rows = static_cast<int32_t>(rows),
+        .block_table = block_table.data(),
+        .prompt_tokens = static_cast<int32_t>(prompt.size())};
     const auto last_row = static_cast<int32_t>(rows - 1);
     model->Forward(
         {.token_ids = {prompt.data() + start, rows},
@@ -232,6 +239,7 @@ nlohmann::json RunJson(const Options& options, uint32_t batch, const Run& run) {
       {"threads", options.threads},
       {"weights", options.weights == WeightStorage::kF32 ? "f32" : "bf16"},
       {"cache", options.cache == CacheDtype::kF32 ? "f32" : "bf16"},
+      {"numerics", NumericsName(options.numerics)},
       {"prefill_tokens_per_second",
        run.prompt_tokens / absl::ToDoubleSeconds(run.prompt_time)},
       {"decode_tokens_per_second",
@@ -259,6 +267,7 @@ absl::Status RunBenchmark(const Options& options) {
                        {.folder = options.model,
                         .weights = options.weights,
                         .cache_dtype = options.cache,
+                        .numerics = options.numerics,
                         .max_rows = static_cast<int>(engine_options.max_rows()),
                         .max_logits_rows =
                             static_cast<int>(engine_options.max_logits_rows())},

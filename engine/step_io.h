@@ -30,8 +30,9 @@ struct StepRows {
   uint32_t first_token = 0;     // kHost: index into token_ids.
   // Positions from here on have no row, in the drafter neither.
   uint32_t end_position = 0;
-  uint32_t first_block = 0;  // Index into block_tables.
-  uint32_t num_drafts = 0;   // To make, for the step after.
+  uint32_t first_block = 0;    // Index into block_tables.
+  uint32_t prompt_tokens = 0;  // The request's original prompt length.
+  uint32_t num_drafts = 0;     // To make, for the step after.
   // Index into samples of its draw, or -1: it draws nothing.
   int32_t sample = -1;
   // The state of the position before the first row, where another rank has

@@ -22,6 +22,7 @@
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "bench/engine_run.h"
+#include "engine/model/numerics.h"
 #include "nlohmann/json.hpp"
 #include "server/edge/config.h"
 
@@ -39,6 +40,7 @@ struct Options {
   bool pin_threads = true;
   WeightStorage weights = WeightStorage::kF32;
   CacheDtype cache = CacheDtype::kF32;
+  Numerics numerics = Numerics::kExact;
   double temperature = 0;
   uint64_t seed = 0;
   std::string prompts;
@@ -102,6 +104,9 @@ void AddFlags(Flags& flags, Options* o) {
   flags.AddChoice(&o->cache,
                   {{"f32", CacheDtype::kF32}, {"bf16", CacheDtype::kBf16}},
                   {.name = "cache", .help = "Type of the KV cache."});
+  flags.AddChoice(&o->numerics,
+                  {{"exact", Numerics::kExact}, {"fast", Numerics::kFast}},
+                  {.name = "numerics", .help = "As batond's."});
   flags.Add(&o->temperature, {.name = "temperature", .help = "0 is greedy."});
   flags.Add(&o->seed, {.name = "seed", .help = "Of prompts and sampling."});
   flags.Add(&o->prompts,
@@ -196,6 +201,7 @@ nlohmann::json RunJson(const Options& options, const EngineVariant& variant,
       {"cache", options.cache == CacheDtype::kF32 ? "f32" : "bf16"},
       {"pipeline_depth", variant.pipeline_depth},
       {"num_draft_tokens", variant.num_draft_tokens},
+      {"numerics", NumericsName(options.numerics)},
       {"prefill_tokens_per_second",
        run.prompt_tokens / absl::ToDoubleSeconds(run.prompt_time)},
       {"decode_tokens_per_second", TokensPerSecond(run)},
@@ -297,6 +303,7 @@ absl::Status RunBenchmark(const Options& options) {
              .pin_threads = options.pin_threads,
              .weights = options.weights,
              .cache = options.cache,
+             .numerics = options.numerics,
              .max_batch = largest,
              .max_sequence_tokens =
                  static_cast<uint32_t>(longest) + options.max_tokens},

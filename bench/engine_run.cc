@@ -66,6 +66,7 @@ absl::Status BenchEngine::Start(const BenchEngineOptions& options,
                    {.folder = options.model,
                     .weights = options.weights,
                     .cache_dtype = options.cache,
+                    .numerics = options.numerics,
                     .max_rows = static_cast<int>(engine_options_.max_rows()),
                     .max_logits_rows =
                         static_cast<int>(engine_options_.max_logits_rows()),

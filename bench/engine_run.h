@@ -16,6 +16,7 @@
 #include "engine/cpu_step_executor.h"
 #include "engine/llm_engine.h"
 #include "engine/model/deepseek_v3_runner.h"
+#include "engine/model/numerics.h"
 #include "kernels/thread_pool.h"
 #include "server/device_thread.h"
 #include "tests/fakes/heap_kv_pool.h"
@@ -36,6 +37,7 @@ struct BenchEngineOptions {
   bool pin_threads = true;
   WeightStorage weights = WeightStorage::kF32;
   CacheDtype cache = CacheDtype::kF32;
+  Numerics numerics = Numerics::kExact;
   uint32_t max_batch = 1;
   uint32_t max_sequence_tokens = 1;  // Prompt and output.
 };

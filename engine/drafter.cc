@@ -67,7 +67,7 @@ void Drafter::AddKnownTokens(const Step& step, uint32_t index) {
   };
 
   if (start < end) {
-    batch_.StartSequence(step.input->block_tables.data() + rows.first_block);
+    batch_.StartSequence(*step.input, rows);
   }
   for (uint32_t p = start; p < end; ++p) {
     const uint32_t i = p - first;
@@ -119,7 +119,7 @@ void Drafter::ChainDrafts(const Step& step) {
     // DraftsWanted counts from the newest token, not from the newest draft.
     if (slot.num_drafts >= DraftsWanted(rows, slot)) continue;
     drafting_[kept++] = drafting_[i];
-    batch_.StartSequence(step.input->block_tables.data() + rows.first_block);
+    batch_.StartSequence(*step.input, rows);
     AddRow(slot.drafts[slot.num_drafts - 1],
            slot.num_tokens - 1 + slot.num_drafts, &hidden_[i * hidden_size_]);
     batch_.WantLogits();

@@ -17,6 +17,10 @@ struct SequenceRows {
   int32_t first_row = 0;
   int32_t num_rows = 0;
   const uint32_t* block_table = nullptr;  // Covers every position of its rows.
+  // The request's original prompt length, however much of it is recomputed:
+  // where a form of computing belongs to the prompt, rows at positions below
+  // have it.
+  int32_t prompt_tokens = 0;
 };
 
 // One step's input, on the device. Borrowed for the duration of Forward.

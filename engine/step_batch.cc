@@ -63,8 +63,12 @@ void StepBatch::Clear() {
   logits_rows_.clear();
 }
 
-void StepBatch::StartSequence(const uint32_t* block_table) {
-  sequences_.push_back({static_cast<int32_t>(num_rows()), 0, block_table});
+void StepBatch::StartSequence(const StepInput& input, const StepRows& rows) {
+  sequences_.push_back(
+      {.first_row = static_cast<int32_t>(num_rows()),
+       .num_rows = 0,
+       .block_table = input.block_tables.data() + rows.first_block,
+       .prompt_tokens = static_cast<int32_t>(rows.prompt_tokens)});
 }
 
 void StepBatch::AddRow(uint32_t token_id, uint32_t position) {
@@ -93,7 +97,7 @@ void CorrectRows(const StepInput& input, std::span<const SequenceSlot> slots,
     const uint32_t first_row = batch->num_rows();
     const uint32_t first_logits_row = batch->num_logits_rows();
     if (rows.source == RowSource::kHost || RowsOf(rows, slot) > 0) {
-      batch->StartSequence(input.block_tables.data() + rows.first_block);
+      batch->StartSequence(input, rows);
     }
     corrected->push_back(rows.source == RowSource::kHost
                              ? AddHostRows(input, rows, batch)

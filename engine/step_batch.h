@@ -20,8 +20,9 @@ class StepBatch {
             uint32_t max_logits_rows);
 
   void Clear();
-  // The rows added next are of this sequence; `block_table` is borrowed.
-  void StartSequence(const uint32_t* block_table);
+  // The rows added next are of the sequence of `rows`, whose blocks are in
+  // `input`; borrows them.
+  void StartSequence(const StepInput& input, const StepRows& rows);
   void AddRow(uint32_t token_id, uint32_t position);
   // Of the newest row, or of another one.
   void WantLogits() { WantLogits(num_rows() - 1); }

@@ -72,6 +72,7 @@ TEST_F(CorrectRowsTest, RowsFromTheHostAreAsPlanned) {
                   .first_token = 2,
                   .end_position = 100,
                   .first_block = 1,
+                  .prompt_tokens = 4,
                   .sample = 0}};
   CorrectRows(input_, slots_, &batch_, &corrected_);
   EXPECT_EQ(Tokens(), (std::vector<uint32_t>{1, 2, 3}));
@@ -84,6 +85,7 @@ TEST_F(CorrectRowsTest, RowsFromTheHostAreAsPlanned) {
   EXPECT_EQ(view.logits_rows[0], 2);
   ASSERT_EQ(view.sequences.size(), 2u);
   EXPECT_EQ(view.sequences[1].block_table[0], 8u);
+  EXPECT_EQ(view.sequences[1].prompt_tokens, 4);
 }
 
 TEST_F(CorrectRowsTest, RowsFromTheDeviceBeginAtTheNewestToken) {

@@ -94,6 +94,7 @@ void BuildInput(const SchedulerOutput& plan, StepInput* input) {
                    .first_position = rows.first_position,
                    .num_rows = rows.num_rows,
                    .end_position = sequence.end_position(),
+                   .prompt_tokens = sequence.request.original_prompt_tokens,
                    .num_drafts = rows.num_drafts};
     AddTokens(rows, input, &to);
     AddBlocks(sequence, input, &to);

@@ -48,6 +48,7 @@ class WorkerTest : public testing::Test {
     model_.BindKvPool(pool_.get());
     GenerationRequest request;
     request.token_ids = {1, 2, 3};
+    request.original_prompt_tokens = 2;
     request.sampling.temperature = 0;
     sequence_ = std::make_unique<SequenceMetadata>(std::move(request), nullptr,
                                                    absl::UnixEpoch());
@@ -102,6 +103,13 @@ TEST_F(WorkerTest, StepsAreDoneInTheOrderOfTheirLaunch) {
   EXPECT_EQ(worker_.OldestDone(), second);
   worker_.Retire(second);
   EXPECT_TRUE(worker_.idle());
+}
+
+TEST_F(WorkerTest, RowsCarryTheOriginalPromptLength) {
+  WorkerStepState* step = Launch(1, 2, true);
+  EXPECT_EQ(step->input.rows.at(0).prompt_tokens, 2u);
+  PollAll();
+  worker_.Retire(step);
 }
 
 TEST_F(WorkerTest, ChunksGiveTheTokenOfTheWhole) {

@@ -82,6 +82,9 @@ void AttendGroup(const CpuContext& context, const LatentAttentionArgs& args,
           .is_bf16 = cache.dtype == CacheDtype::kBf16,
           .latent_dim = cache.latent_dim,
           .rope_dim = cache.rope_dim,
+          .key_pitch = cache.latent_dim + cache.rope_dim,
+          .value_offset = 0,
+          .value_dim = cache.latent_dim,
           .rows = group.end - group.begin,
           .heads = group.end_head - group.first_head,
           .row_pitch = args.num_heads,
@@ -93,6 +96,7 @@ void AttendGroup(const CpuContext& context, const LatentAttentionArgs& args,
           .z = args.z.row(query),
           .z_stride = args.z.stride,
           .scratch = scratch.data(),
+          .carry = nullptr,
       });
 }
 

@@ -26,6 +26,18 @@ MatrixView<T> Dense(T* data, int rows, int cols) {
   return {data, rows, cols, cols};
 }
 
+// Columns [first, first + cols) of a matrix.
+template <typename T>
+MatrixView<T> Columns(MatrixView<T> matrix, int first, int cols) {
+  return {matrix.data + first, matrix.rows, cols, matrix.stride};
+}
+
+// Rows [first, first + rows).
+template <typename T>
+MatrixView<T> Rows(MatrixView<T> matrix, int first, int rows) {
+  return {matrix.row(first), rows, matrix.cols, matrix.stride};
+}
+
 }  // namespace baton
 
 #endif  // BATON_KERNELS_MATRIX_VIEW_H_

@@ -28,9 +28,12 @@ void AddModelFlags(Flags* flags, WorkerOptions* o) {
   flags->AddChoice(&o->cache_dtype,
                    {{"f32", CacheDtype::kF32}, {"bf16", CacheDtype::kBf16}},
                    {.name = "cache_dtype", .help = "Type of the KV cache."});
-  flags->AddChoice(&o->numerics, {{"exact", "exact"}},
-                   {.name = "numerics",
-                    .help = "exact: the same bits in any batch and chunk."});
+  flags->AddChoice(
+      &o->numerics, {{"exact", Numerics::kExact}, {"fast", Numerics::kFast}},
+      {.name = "numerics",
+       .help = "exact: one form of attention everywhere. fast: prompts are "
+               "attended to in expanded form. A request's tokens are the same "
+               "in any batch and chunk either way, but not in both."});
   flags->Add(&o->max_context_tokens,
              {.name = "max_context_tokens",
               .help = "Prompt and answer together, in tokens. 0: the model's "

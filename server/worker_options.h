@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "comm/ucx_transport.h"
 #include "engine/engine_options.h"
+#include "engine/model/numerics.h"
 #include "engine/model/weight_storage.h"
 #include "kernels/cpu_context.h"
 #include "kernels/latent_attention.h"
@@ -29,7 +30,7 @@ struct WorkerOptions {
   std::string model;
   WeightStorage weights = WeightStorage::kAsStored;
   CacheDtype cache_dtype = CacheDtype::kBf16;
-  std::string numerics = "exact";
+  Numerics numerics = Numerics::kExact;
   uint32_t max_context_tokens = 0;  // 0: the model's own.
 
   uint32_t threads = 0;  // 0: as many as there are CPUs.

@@ -61,7 +61,7 @@ TEST(WorkerOptionsTest, EveryContradictionNamesAFlag) {
       {{"--ep_size=2", "--local_ranks=2"}, "local_ranks"},
       {{"--kv_cache_bytes=0"}, "kv_cache_bytes"},
       {{"--kv_blocks=0"}, "kv_blocks"},
-      {{"--numerics=fast"}, "numerics"},
+      {{"--numerics=faster"}, "numerics"},
       {{"--role=both"}, "role"},
       {{"--max_running_requests=0"}, "max_running_requests"},
       {{"--kv_lease=0s"}, "kv_lease"},

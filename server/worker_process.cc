@@ -51,6 +51,7 @@ LoadOptions ModelOptions(const WorkerOptions& options) {
   return {.folder = options.model,
           .weights = options.weights,
           .cache_dtype = options.cache_dtype,
+          .numerics = options.numerics,
           .max_rows = static_cast<int>(options.engine.max_rows()),
           .max_logits_rows = static_cast<int>(options.engine.max_logits_rows()),
           .max_context_tokens = static_cast<int>(options.max_context_tokens),

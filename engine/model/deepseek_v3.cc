@@ -4,139 +4,15 @@
 #include <utility>
 
 #include "base/logging.h"
+#include "engine/model/deepseek_v3_attention.h"
 #include "engine/model/rope.h"
 #include "kernels/route_experts.h"
 
 namespace baton {
 namespace {
 
-// Columns [first, first + cols) of a matrix.
-template <typename T>
-MatrixView<T> Columns(MatrixView<T> matrix, int first, int cols) {
-  return {matrix.data + first, matrix.rows, cols, matrix.stride};
-}
-
-template <typename T>
-MatrixView<T> Rows(MatrixView<T> matrix, int first, int rows) {
-  return {matrix.row(first), rows, matrix.cols, matrix.stride};
-}
-
-// The heads' parts of a dense [rows, heads * width] as [rows * heads, width].
-template <typename T>
-MatrixView<T> SplitHeads(MatrixView<T> matrix, int num_heads) {
-  const int width = matrix.cols / num_heads;
-  return {matrix.data, matrix.rows * num_heads, width, width};
-}
-
 size_t ElementBytes(CacheDtype dtype) {
   return dtype == CacheDtype::kF32 ? sizeof(float) : sizeof(uint16_t);
-}
-
-// The rows of a step that are still being worked on.
-struct StepRows {
-  CacheRows cache;
-  int first_position = 0;    // Of the slots in use; position 0 of rope.
-  MatrixView<float> x;       // [rows, hidden], the residual stream.
-  MatrixView<float> normed;  // [rows, hidden], input of the sub-layer.
-  MatrixView<float> down;    // [rows, q_lora + kv_lora + rope], from normed.
-};
-
-std::span<const int32_t> RopePositions(const StepRows& rows,
-                                       DeepSeekV3Workspace* buffers) {
-  const std::span<const int32_t> slots = rows.cache.positions;
-  if (rows.first_position == 0) return slots;
-  for (size_t r = 0; r < slots.size(); ++r) {
-    buffers->rope_positions[r] = slots[r] - rows.first_position;
-  }
-  return std::span(buffers->rope_positions).first(slots.size());
-}
-
-// q_nope . UK of each head, and the rotated q_rope, from x normed.
-struct Queries {
-  MatrixView<const float> latent;  // [rows * heads, kv_lora]
-  MatrixView<const float> rope;    // [rows * heads, rope]
-};
-
-Queries ProjectQueries(const ForwardContext& context, const StepRows& rows,
-                       const AttentionWeights& weights) {
-  const ModelConfig& config = context.model->config;
-  DeepSeekV3Workspace& buffers = *context.workspace;
-  const int heads = config.num_heads;
-  const MatrixView<float> query =
-      Dense(buffers.query.data(), rows.x.rows, config.q_dim());
-  if (config.q_lora_rank > 0) {
-    const MatrixView<float> q_down = Columns(rows.down, 0, config.q_lora_rank);
-    RmsNorm(*context.cpu, q_down, weights.q_norm.data(), config.rms_norm_eps,
-            q_down);
-    Linear(*context.cpu, {q_down, &weights.query, query});
-  } else {
-    Linear(*context.cpu, {rows.normed, &weights.query, query});
-  }
-  const MatrixView<float> by_head = SplitHeads(query, heads);
-  const MatrixView<float> rope =
-      Columns(by_head, config.nope_dim, config.rope_dim);
-  ApplyRope(*context.cpu, rope, RopePositions(rows, &buffers), heads,
-            context.model->rope_tables());
-  const MatrixView<float> latent =
-      Dense(buffers.q_latent.data(), rows.x.rows, heads * config.kv_lora_rank);
-  buffers.tasks.clear();
-  for (int h = 0; h < heads; ++h) {
-    buffers.tasks.push_back(
-        {Columns(query, h * (config.nope_dim + config.rope_dim),
-                 config.nope_dim),
-         &weights.key_up[h],
-         Columns(latent, h * config.kv_lora_rank, config.kv_lora_rank)});
-  }
-  LinearBatch(*context.cpu, buffers.tasks);
-  return {SplitHeads(latent, heads), rope};
-}
-
-// down = W normed; its latent and rope key go to the cache.
-void WriteCache(const ForwardContext& context, const StepRows& rows,
-                const AttentionWeights& weights, const LatentCache& cache) {
-  const ModelConfig& config = context.model->config;
-  Linear(*context.cpu, {rows.normed, &weights.down, rows.down});
-  const MatrixView<float> latent =
-      Columns(rows.down, config.q_lora_rank, config.kv_lora_rank);
-  const MatrixView<float> rope_key = Columns(
-      rows.down, config.q_lora_rank + config.kv_lora_rank, config.rope_dim);
-  RmsNorm(*context.cpu, latent, weights.kv_norm.data(), config.rms_norm_eps,
-          latent);
-  ApplyRope(*context.cpu, rope_key, RopePositions(rows, context.workspace), 1,
-            context.model->rope_tables());
-  WriteLatentCache(*context.cpu, rows.cache, latent, rope_key, cache);
-}
-
-// Multi-head latent attention, absorbed: scores and sums live in the latent
-// space of the cache, which holds these rows. output = MLA(normed).
-void Attend(const ForwardContext& context, const StepRows& rows,
-            const AttentionWeights& weights, const LatentCache& cache,
-            MatrixView<float> output) {
-  const ModelConfig& config = context.model->config;
-  DeepSeekV3Workspace& buffers = *context.workspace;
-  const int latent_dim = config.kv_lora_rank;
-  const Queries queries = ProjectQueries(context, rows, weights);
-  const MatrixView<float> z =
-      Dense(buffers.z.data(), rows.x.rows, config.num_heads * latent_dim);
-  LatentAttention(*context.cpu,
-                  {.rows = rows.cache,
-                   .first_position = rows.first_position,
-                   .num_heads = config.num_heads,
-                   .scale = context.model->softmax_scale,
-                   .q_latent = queries.latent,
-                   .q_rope = queries.rope,
-                   .z = SplitHeads(z, config.num_heads)},
-                  cache);
-  const MatrixView<float> heads =
-      Dense(buffers.heads.data(), rows.x.rows, config.num_heads * config.v_dim);
-  buffers.tasks.clear();
-  for (int h = 0; h < config.num_heads; ++h) {
-    buffers.tasks.push_back({Columns(z, h * latent_dim, latent_dim),
-                             &weights.value_up[h],
-                             Columns(heads, h * config.v_dim, config.v_dim)});
-  }
-  LinearBatch(*context.cpu, buffers.tasks);
-  Linear(*context.cpu, {heads, &weights.output, output});
 }
 
 // gate = silu(gate) * up, where gate_up is [gate | up]; gives gate.
@@ -233,14 +109,15 @@ void MixtureOfExperts(const ForwardContext& context, const MoeWeights& weights,
 }
 
 // All rows of the step, x still to be filled.
-StepRows RowsOf(const ForwardContext& context, const ForwardBatch& batch) {
+LayerRows RowsOf(const ForwardContext& context, const ForwardBatch& batch) {
   const DeepSeekV3Model& model = *context.model;
   DeepSeekV3Workspace& buffers = *context.workspace;
   const int num_rows = static_cast<int>(batch.token_ids.size());
   const int hidden = model.config.hidden_size;
-  const StepRows rows = {
+  const LayerRows rows = {
       .cache = {batch.positions,
                 std::span(buffers.block_tables).first(batch.token_ids.size())},
+      .forms = std::span(buffers.forms).first(batch.token_ids.size()),
       .first_position = 0,
       .x = Dense(buffers.x.data(), num_rows, hidden),
       .normed = Dense(buffers.normed.data(), num_rows, hidden),
@@ -250,6 +127,13 @@ StepRows RowsOf(const ForwardContext& context, const ForwardBatch& batch) {
     DCHECK(sequence.first_row + sequence.num_rows <= num_rows);
     std::fill_n(buffers.block_tables.begin() + sequence.first_row,
                 sequence.num_rows, sequence.block_table);
+    for (int i = 0; i < sequence.num_rows; ++i) {
+      const int row = sequence.first_row + i;
+      buffers.forms[row] =
+          model.expands_prompts && batch.positions[row] < sequence.prompt_tokens
+              ? AttentionForm::kExpanded
+              : AttentionForm::kAbsorbed;
+    }
   }
   return rows;
 }
@@ -273,14 +157,16 @@ MatrixView<float> CopyRows(MatrixView<const float> matrix,
 }
 
 // The wanted rows, in the order wanted.
-StepRows KeepRows(const StepRows& rows, std::span<const int32_t> wanted,
-                  DeepSeekV3Workspace* buffers) {
+LayerRows KeepRows(const LayerRows& rows, std::span<const int32_t> wanted,
+                   DeepSeekV3Workspace* buffers) {
   for (size_t i = 0; i < wanted.size(); ++i) {
     buffers->kept_positions[i] = rows.cache.positions[wanted[i]];
     buffers->kept_block_tables[i] = rows.cache.block_tables[wanted[i]];
+    buffers->kept_forms[i] = rows.forms[wanted[i]];
   }
   return {.cache = {std::span(buffers->kept_positions).first(wanted.size()),
                     std::span(buffers->kept_block_tables).first(wanted.size())},
+          .forms = std::span(buffers->kept_forms).first(wanted.size()),
           .first_position = rows.first_position,
           .x = CopyRows(rows.x, wanted, buffers->kept_x.data()),
           .normed = CopyRows(rows.normed, wanted, buffers->kept_normed.data()),
@@ -289,7 +175,7 @@ StepRows KeepRows(const StepRows& rows, std::span<const int32_t> wanted,
 
 // A layer's first half, for all rows: afterwards the cache holds what the
 // second half of these and of later rows reads.
-void BeginLayer(const ForwardContext& context, const StepRows& rows,
+void BeginLayer(const ForwardContext& context, const LayerRows& rows,
                 const LayerWeights& layer, const LatentCache& cache) {
   RmsNorm(*context.cpu, rows.x, layer.attention_norm.data(),
           context.model->config.rms_norm_eps, rows.normed);
@@ -297,7 +183,7 @@ void BeginLayer(const ForwardContext& context, const StepRows& rows,
 }
 
 // The second: x += MLA(normed), then x += FFN(norm(x)).
-void EndLayer(const ForwardContext& context, const StepRows& rows,
+void EndLayer(const ForwardContext& context, const LayerRows& rows,
               const LayerWeights& layer, const LatentCache& cache) {
   const CpuContext& cpu = *context.cpu;
   const MatrixView<float> y =
@@ -325,7 +211,7 @@ struct LastLayer {
 // Where no hidden states are wanted, nothing reads the layer's output of the
 // rows without logits.
 void Finish(const ForwardContext& context, const LastLayer& last,
-            std::span<const int32_t> logits_rows, StepRows rows,
+            std::span<const int32_t> logits_rows, LayerRows rows,
             const ForwardOutput& output) {
   BeginLayer(context, rows, last.layer, last.cache);
   const bool keeps_all = output.hidden.data != nullptr;
@@ -356,6 +242,8 @@ DeepSeekV3Model MakeModel(const ModelConfig& config, DeepSeekV3Weights weights,
   model.config = config;
   model.weights = std::move(weights);
   model.softmax_scale = SoftmaxScale(config);
+  model.expands_prompts =
+      !model.weights.layers.front().attention.key_up.empty();
   const int pairs = config.rope_dim / 2;
   model.rope_cos.resize(static_cast<size_t>(max_positions) * pairs);
   model.rope_sin.resize(static_cast<size_t>(max_positions) * pairs);
@@ -373,6 +261,7 @@ DeepSeekV3Workspace::DeepSeekV3Workspace(const ModelConfig& config,
   const size_t down_cols =
       config.q_lora_rank + config.kv_lora_rank + config.rope_dim;
   block_tables.resize(rows);
+  forms.resize(rows);
   x.resize(rows * config.hidden_size);
   normed.resize(rows * config.hidden_size);
   down.resize(rows * down_cols);
@@ -399,6 +288,7 @@ DeepSeekV3Workspace::DeepSeekV3Workspace(const ModelConfig& config,
   const size_t kept_rows = max_logits_rows;
   kept_positions.resize(kept_rows);
   kept_block_tables.resize(kept_rows);
+  kept_forms.resize(kept_rows);
   kept_x.resize(kept_rows * config.hidden_size);
   kept_normed.resize(kept_rows * config.hidden_size);
   kept_down.resize(kept_rows * down_cols);
@@ -417,7 +307,7 @@ void Forward(const ForwardContext& context, const ForwardBatch& batch,
              const ForwardOutput& output) {
   const DeepSeekV3Model& model = *context.model;
   const DeepSeekV3Weights& weights = model.weights;
-  const StepRows rows = RowsOf(context, batch);
+  const LayerRows rows = RowsOf(context, batch);
   Embed(batch.token_ids, weights.embedding, rows.x);
   LatentCache cache = context.cache;
   const LayerWeights& last = weights.layers.back();
@@ -437,7 +327,7 @@ void Draft(const ForwardContext& context, const ForwardBatch& batch,
   const ModelConfig& config = context.model->config;
   const DeepSeekV3Weights& weights = context.model->weights;
   const DrafterWeights& drafter = *weights.drafter;
-  StepRows rows = RowsOf(context, batch);
+  LayerRows rows = RowsOf(context, batch);
   rows.first_position = 1;
   const int size = config.hidden_size;
   const MatrixView<float> input =

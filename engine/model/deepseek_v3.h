@@ -25,6 +25,8 @@ struct DeepSeekV3Model {
   ModelConfig config;
   DeepSeekV3Weights weights;
   float softmax_scale = 0;
+  // Attention over a request's prompt is expanded; else none is.
+  bool expands_prompts = false;
   std::vector<float> rope_cos;  // [max_positions, rope_dim / 2]
   std::vector<float> rope_sin;
 
@@ -35,6 +37,12 @@ struct DeepSeekV3Model {
 DeepSeekV3Model MakeModel(const ModelConfig& config, DeepSeekV3Weights weights,
                           int max_positions);
 
+// Both compute the same attention, with different rounding.
+enum class AttentionForm : uint8_t {
+  kAbsorbed,  // In the latent space of the cache.
+  kExpanded,  // Over keys and values of each head, made from the cache.
+};
+
 // The activations of one step; allocated once, for at most max_rows rows. Each
 // buffer is row-major and holds [rows, width] of the current step.
 struct DeepSeekV3Workspace {
@@ -42,6 +50,7 @@ struct DeepSeekV3Workspace {
                       int max_logits_rows, ModelParts parts);
 
   std::vector<const uint32_t*> block_tables;  // Of each row.
+  std::vector<AttentionForm> forms;           // Of each row.
   std::vector<float> x;                       // [rows, hidden], the residual.
   std::vector<float> normed;                  // [rows, hidden]
   std::vector<float> down;                    // [rows, q_lora + kv_lora + rope]
@@ -59,6 +68,7 @@ struct DeepSeekV3Workspace {
   // The same of the rows whose logits are wanted, in the last layer.
   std::vector<int32_t> kept_positions;
   std::vector<const uint32_t*> kept_block_tables;
+  std::vector<AttentionForm> kept_forms;
   std::vector<float> kept_x;
   std::vector<float> kept_normed;
   std::vector<float> kept_down;

@@ -119,12 +119,16 @@ absl::StatusOr<std::unique_ptr<DeepSeekV3Runner>> DeepSeekV3Runner::Load(
   ASSIGN_OR_RETURN(const ModelFolder folder, OpenFolder(options));
   const auto& [config_text, config, tensors] = folder;
   const ModelParts parts = PartsOf(options);
-  ASSIGN_OR_RETURN(
-      DeepSeekV3Weights weights,
-      LoadDeepSeekV3Weights(config, tensors, options.weights, parts, cpu));
+  ASSIGN_OR_RETURN(DeepSeekV3Weights weights,
+                   LoadDeepSeekV3Weights(config, tensors,
+                                         {.storage = options.weights,
+                                          .parts = parts,
+                                          .numerics = options.numerics},
+                                         cpu));
   ModelRunnerInfo info = MakeInfo(config, options);
-  info.fingerprint = ModelFingerprint(config_text, tensors,
-                                      {options.cache_dtype, options.drafter});
+  info.fingerprint = ModelFingerprint(
+      config_text, tensors,
+      {options.cache_dtype, options.drafter, options.numerics});
   DeepSeekV3Model model = MakeModel(config, std::move(weights),
                                     static_cast<int>(info.max_context_tokens));
   return std::unique_ptr<DeepSeekV3Runner>(

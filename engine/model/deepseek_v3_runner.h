@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/model/numerics.h"
 #include "engine/model/weight_storage.h"
 #include "engine/model_runner.h"
 #include "kernels/cpu_context.h"
@@ -19,6 +20,7 @@ struct LoadOptions {
   std::string folder;  // config.json and safetensors.
   WeightStorage weights = WeightStorage::kAsStored;
   CacheDtype cache_dtype = CacheDtype::kBf16;
+  Numerics numerics = Numerics::kExact;
   int max_rows = 512;          // Of one Forward or Draft, 1 to 65536.
   int max_logits_rows = 64;    // Of one Forward or Draft, 1 to max_rows.
   int max_context_tokens = 0;  // 0: the model's own; more is refused.

@@ -169,6 +169,7 @@ TEST(DeepSeekV3RunnerTest, FingerprintFollowsWhatDecidesTheBits) {
     return fingerprints.insert(Fingerprint(options)).second;
   };
   EXPECT_TRUE(is_new({.folder = folder, .cache_dtype = CacheDtype::kF32}));
+  EXPECT_TRUE(is_new({.folder = folder, .numerics = Numerics::kFast}));
   EXPECT_TRUE(is_new({.folder = folder, .drafter = true}));
   WriteModel(folder, SmallV3Config(),
              RandomTensors(SmallV3Config(), 2, TensorDtype::kBf16));

@@ -111,6 +111,8 @@ void ExpectNear(const std::vector<ModelDriver::Logits>& logits,
   EXPECT_LT(error, 2e-4);
 }
 
+constexpr int kPromptTokens = 70;  // Of the 100.
+
 // What the main model gives, and what the drafter gives behind all tokens but
 // the first, in chunks of 33.
 struct Outputs {
@@ -121,7 +123,7 @@ struct Outputs {
 Outputs RunChunks(ModelDriver* driver, std::span<const uint32_t> tokens) {
   constexpr size_t kChunk = 33;
   Outputs outputs;
-  const int sequence = driver->NewSequence();
+  const int sequence = driver->NewSequence(kPromptTokens);
   std::vector<int32_t> rows(kChunk);
   std::iota(rows.begin(), rows.end(), 0);
   const size_t hidden_size = driver->info().hidden_size;
@@ -164,16 +166,20 @@ TEST_P(FamilyTest, AgreesWithTheReference) {
 
   const bool has_drafter = !expected.draft_logits.empty();
   EXPECT_EQ(has_drafter, config.value("num_nextn_predict_layers", json()) == 1);
-  auto driver = ModelDriver::Create({.load = {.folder = folder,
-                                              .cache_dtype = CacheDtype::kF32,
-                                              .max_rows = 33,
-                                              .max_logits_rows = 33,
-                                              .drafter = has_drafter},
-                                     .isa = SupportedVectorIsas().back()});
-  ASSERT_TRUE(driver.ok()) << driver.status();
-  const Outputs outputs = RunChunks(driver->get(), tokens);
-  ExpectNear(outputs.main, expected.logits);
-  if (has_drafter) ExpectNear(outputs.drafted, expected.draft_logits);
+  for (const Numerics numerics : {Numerics::kExact, Numerics::kFast}) {
+    SCOPED_TRACE(NumericsName(numerics));
+    auto driver = ModelDriver::Create({.load = {.folder = folder,
+                                                .cache_dtype = CacheDtype::kF32,
+                                                .numerics = numerics,
+                                                .max_rows = 33,
+                                                .max_logits_rows = 33,
+                                                .drafter = has_drafter},
+                                       .isa = SupportedVectorIsas().back()});
+    ASSERT_TRUE(driver.ok()) << driver.status();
+    const Outputs outputs = RunChunks(driver->get(), tokens);
+    ExpectNear(outputs.main, expected.logits);
+    if (has_drafter) ExpectNear(outputs.drafted, expected.draft_logits);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, FamilyTest, testing::ValuesIn(kFamily),

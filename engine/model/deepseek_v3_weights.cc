@@ -53,7 +53,7 @@ absl::Status ReadQuery(const ModelConfig& config, const WeightReader& reader,
 
 absl::Status ReadAttention(const ModelConfig& config,
                            const WeightReader& reader,
-                           const std::string& prefix,
+                           const std::string& prefix, Numerics numerics,
                            AttentionWeights* attention) {
   RETURN_IF_ERROR(ReadQuery(config, reader, prefix, attention));
   ASSIGN_OR_RETURN(attention->kv_norm,
@@ -62,8 +62,11 @@ absl::Status ReadAttention(const ModelConfig& config,
                    reader.Stack({prefix + "kv_b_proj.weight"}));
   for (int head = 0; head < config.num_heads; ++head) {
     const int key_row = head * (config.nope_dim + config.v_dim);
-    attention->key_up.push_back(
+    attention->key_absorb.push_back(
         kv_b.PackRowsTransposed(key_row, config.nope_dim));
+    if (numerics != Numerics::kExact) {
+      attention->key_up.push_back(kv_b.PackRows(key_row, config.nope_dim));
+    }
     attention->value_up.push_back(
         kv_b.PackRows(key_row + config.nope_dim, config.v_dim));
   }
@@ -94,14 +97,14 @@ absl::Status ReadMoe(const ExpertsConfig& config, const WeightReader& reader,
 }
 
 absl::Status ReadLayer(const ModelConfig& config, const WeightReader& reader,
-                       int index, LayerWeights* layer) {
+                       int index, Numerics numerics, LayerWeights* layer) {
   const std::string prefix = LayerPrefix(index);
   ASSIGN_OR_RETURN(layer->attention_norm,
                    reader.Vector(prefix + "input_layernorm.weight"));
   ASSIGN_OR_RETURN(layer->mlp_norm,
                    reader.Vector(prefix + "post_attention_layernorm.weight"));
-  RETURN_IF_ERROR(
-      ReadAttention(config, reader, prefix + "self_attn.", &layer->attention));
+  RETURN_IF_ERROR(ReadAttention(config, reader, prefix + "self_attn.", numerics,
+                                &layer->attention));
   if (config.IsMoeLayer(index)) {
     return ReadMoe(*config.experts, reader, prefix + "mlp.", &layer->moe);
   }
@@ -132,7 +135,8 @@ bool AreCopies(const ModelTensors& tensors, const std::string& a,
 }
 
 absl::Status ReadDrafter(const ModelConfig& config, const ModelTensors& tensors,
-                         const WeightReader& reader, DrafterWeights* drafter) {
+                         const WeightReader& reader, Numerics numerics,
+                         DrafterWeights* drafter) {
   const std::string prefix = LayerPrefix(config.num_layers);
   ASSIGN_OR_RETURN(drafter->embedding_norm,
                    reader.Vector(prefix + "enorm.weight"));
@@ -152,30 +156,34 @@ absl::Status ReadDrafter(const ModelConfig& config, const ModelTensors& tensors,
     ASSIGN_OR_RETURN(const WeightMatrix own, reader.Stack({head}));
     drafter->head = own.Pack();
   }
-  return ReadLayer(config, reader, config.num_layers, &drafter->layer);
+  return ReadLayer(config, reader, config.num_layers, numerics,
+                   &drafter->layer);
 }
 
 }  // namespace
 
 absl::StatusOr<DeepSeekV3Weights> LoadDeepSeekV3Weights(
     const ModelConfig& config, const ModelTensors& tensors,
-    WeightStorage storage, ModelParts parts, const CpuContext& cpu) {
-  RETURN_IF_ERROR(CheckTensors(config, tensors, storage, parts));
-  const WeightReader reader(tensors, storage);
+    const WeightOptions& options, const CpuContext& cpu) {
+  RETURN_IF_ERROR(
+      CheckTensors(config, tensors, options.storage, options.parts));
+  const WeightReader reader(tensors, options.storage);
   DeepSeekV3Weights weights;
   weights.layers.resize(config.num_layers);
   int num_parts = config.num_layers + 1;
-  if (parts == ModelParts::kMainAndDrafter) {
+  if (options.parts == ModelParts::kMainAndDrafter) {
     weights.drafter.emplace();
     ++num_parts;
   }
   std::vector<absl::Status> statuses(num_parts);
   const auto read_part = [&](int part) {
     if (part < config.num_layers) {
-      return ReadLayer(config, reader, part, &weights.layers[part]);
+      return ReadLayer(config, reader, part, options.numerics,
+                       &weights.layers[part]);
     }
     if (part == config.num_layers) return ReadEnds(config, reader, &weights);
-    return ReadDrafter(config, tensors, reader, &*weights.drafter);
+    return ReadDrafter(config, tensors, reader, options.numerics,
+                       &*weights.drafter);
   };
   const auto note_part = [&](int part) { statuses[part] = read_part(part); };
   if (cpu.threads == nullptr) {

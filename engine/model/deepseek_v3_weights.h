@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/model/model_config.h"
+#include "engine/model/numerics.h"
 #include "engine/model/safetensors.h"
 #include "engine/model/tensor_check.h"
 #include "engine/model/weight_matrix.h"
@@ -24,18 +25,19 @@ struct MlpWeights {
   int width() const { return down.in(); }
 };
 
-// kv_b_proj is split by head into UK [nope, kv_lora] and UV [v, kv_lora], for
-// the absorbed form of attention.
+// kv_b_proj is split by head into UK [nope, kv_lora] and UV [v, kv_lora]. The
+// absorbed form of attention uses key_absorb, the expanded form key_up.
 struct AttentionWeights {
   // [q_lora + kv_lora + rope, hidden]: q_a_proj's rows, then kv_a_proj's; the
   // latter alone where there is no q_lora.
   PackedWeight down;
   std::vector<float> q_norm;  // [q_lora]
   PackedWeight query;  // q_b_proj, or q_proj: [heads * (nope + rope), in]
-  std::vector<float> kv_norm;          // [kv_lora]
-  std::vector<PackedWeight> key_up;    // UK^T of each head: [kv_lora, nope]
-  std::vector<PackedWeight> value_up;  // UV of each head: [v, kv_lora]
-  PackedWeight output;                 // [hidden, heads * v]
+  std::vector<float> kv_norm;            // [kv_lora]
+  std::vector<PackedWeight> key_absorb;  // UK^T of each head: [kv_lora, nope]
+  std::vector<PackedWeight> key_up;      // UK; none where numerics are exact.
+  std::vector<PackedWeight> value_up;    // UV of each head: [v, kv_lora]
+  PackedWeight output;                   // [hidden, heads * v]
 };
 
 struct MoeWeights {
@@ -82,11 +84,17 @@ struct DeepSeekV3Weights {
   }
 };
 
-// Checks all tensors, then packs those of the main model, and of the drafter if
-// `parts` says so, layers on the threads of `cpu`.
+struct WeightOptions {
+  WeightStorage storage = WeightStorage::kAsStored;
+  ModelParts parts = ModelParts::kMain;
+  Numerics numerics = Numerics::kExact;
+};
+
+// Checks all tensors, then packs those of the parts, layers on the threads of
+// `cpu`.
 absl::StatusOr<DeepSeekV3Weights> LoadDeepSeekV3Weights(
     const ModelConfig& config, const ModelTensors& tensors,
-    WeightStorage storage, ModelParts parts, const CpuContext& cpu);
+    const WeightOptions& options, const CpuContext& cpu);
 
 }  // namespace baton
 

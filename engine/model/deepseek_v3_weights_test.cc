@@ -27,7 +27,8 @@ absl::StatusOr<DeepSeekV3Weights> Load(
   EXPECT_TRUE(config.ok()) << config.status();
   const auto opened = ModelTensors::Open(folder);
   EXPECT_TRUE(opened.ok()) << opened.status();
-  return LoadDeepSeekV3Weights(*config, *opened, storage, parts, cpu);
+  return LoadDeepSeekV3Weights(*config, *opened,
+                               {.storage = storage, .parts = parts}, cpu);
 }
 
 TEST(DeepSeekV3WeightsTest, PacksEveryPartInItsShape) {
@@ -45,9 +46,9 @@ TEST(DeepSeekV3WeightsTest, PacksEveryPartInItsShape) {
   const LayerWeights& layer = weights->layers[1];
   EXPECT_EQ(layer.attention.down.out(), 48 + 32 + 16);
   EXPECT_EQ(layer.attention.query.in(), 48);
-  ASSERT_EQ(layer.attention.key_up.size(), 4);
-  EXPECT_EQ(layer.attention.key_up[3].out(), 32);
-  EXPECT_EQ(layer.attention.key_up[3].in(), 16);
+  ASSERT_EQ(layer.attention.key_absorb.size(), 4);
+  EXPECT_EQ(layer.attention.key_absorb[3].out(), 32);
+  EXPECT_EQ(layer.attention.key_absorb[3].in(), 16);
   EXPECT_EQ(layer.attention.value_up[3].out(), 16);
   EXPECT_EQ(layer.attention.value_up[3].in(), 32);
   EXPECT_EQ(layer.moe.experts.size(), 16);

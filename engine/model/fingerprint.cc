@@ -39,7 +39,7 @@ std::string ModelFingerprint(std::string_view config_json,
                              const ModelTensors& tensors, CacheKind cache) {
   Hash128 hash;
   hash.AddNumber(kNumericsVersion);
-  hash.Add("exact");
+  hash.Add(NumericsName(cache.numerics));
   hash.Add("cpu");
   hash.Add(cache.dtype == CacheDtype::kF32 ? "f32" : "bf16");
   if (cache.has_drafter) hash.Add("drafter");

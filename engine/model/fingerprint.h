@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/model/numerics.h"
 #include "engine/model/safetensors.h"
 #include "kernels/latent_attention.h"
 
@@ -37,11 +38,12 @@ class Hash128 {
 struct CacheKind {
   CacheDtype dtype = CacheDtype::kBf16;
   bool has_drafter = false;
+  Numerics numerics = Numerics::kExact;
 };
 
-// Of kNumericsVersion, numerics mode "exact", back end "cpu", the kind of
-// cache, config.json, and each tensor's name, dtype, shape and first 4 KiB.
-// How weights are kept in memory is no part of it: it changes no result.
+// Of kNumericsVersion, the numerics mode, back end "cpu", the kind of cache,
+// config.json, and each tensor's name, dtype, shape and first 4 KiB. How
+// weights are kept in memory is no part of it: it changes no result.
 std::string ModelFingerprint(std::string_view config_json,
                              const ModelTensors& tensors, CacheKind cache);
 

@@ -1,5 +1,5 @@
-// Absorbed latent attention, tile by tile of 64 keys: scores of all pairs (row,
-// head), their maximum, exponentials and sum, the sum of latents, and the merge
+// Attention, tile by tile of 64 keys: scores of all pairs (row,
+// head), their maximum, exponentials and sum, the sum of values, and the merge
 // with the tiles before. A pair's bits depend on its own query and on the keys
 // up to its own position alone.
 #include "kernels/cpu/isa_kernels.h"
@@ -104,19 +104,27 @@ BATON_INLINE float* ArrangeValues(const T* keys, ptrdiff_t pitch, int dims,
   return to;
 }
 
+// Sixteen rows of `dims` values, num_keys of them copied, the rest zeros.
+template <typename T>
+void CopyKeys(const T* keys, ptrdiff_t pitch, int num_keys, int dims, T* to) {
+  for (int key = 0; key < num_keys; ++key, to += dims) {
+    for (int i = 0; i < dims; ++i) to[i] = keys[key * pitch + i];
+  }
+  for (int i = 0; i < (kLanes - num_keys) * dims; ++i) to[i] = T{0};
+}
+
 // Arranges num_keys rows [latent | rope]. A group that is not whole is copied
 // to `rest` and filled up there: what lies after it must not be read.
 template <typename T>
 BATON_INLINE void ArrangeKeys(const AttentionBlock& b, const T* rows,
                               int num_keys, T* rest, float* to) {
-  const ptrdiff_t pitch = b.latent_dim + b.rope_dim;
+  ptrdiff_t pitch = b.key_pitch;
   for (int group = 0; group < num_keys; group += kLanes) {
     const T* keys = rows + group * pitch;
     if (num_keys - group < kLanes) {
-      const ptrdiff_t values = (num_keys - group) * pitch;
-      for (ptrdiff_t i = 0; i < values; ++i) rest[i] = keys[i];
-      for (ptrdiff_t i = values; i < kLanes * pitch; ++i) rest[i] = T{0};
+      CopyKeys(keys, pitch, num_keys - group, b.latent_dim + b.rope_dim, rest);
       keys = rest;
+      pitch = b.latent_dim + b.rope_dim;
     }
     to = ArrangeValues(keys, pitch, b.latent_dim, to);
     to = ArrangeValues(keys + b.latent_dim, pitch, b.rope_dim, to);
@@ -285,12 +293,12 @@ BATON_INLINE void Softmax(const AttentionBlock& b, int tile, bool is_first,
   }
 }
 
-// What SumTile adds up: heads of one row, some vectors of the latent.
+// What SumTile adds up: heads of one row, some vectors of the values.
 struct SumRange {
   int row;
   int first_head;
   int first_value;
-  int num_values;  // Of the latent from first_value on.
+  int num_values;  // From first_value on.
   int num_keys;
   bool first_tile;
   const char* ahead;  // A tile that is wanted next, or null.
@@ -305,10 +313,10 @@ template <typename T, int kHeads, int kVectors>
 void SumTile(const AttentionBlock& b, const T* keys, const float* scores,
              const SoftmaxState& state, const SumRange& r) {
   const int pair = r.row * b.heads + r.first_head;
-  const ptrdiff_t dims = b.latent_dim + b.rope_dim;
-  const ptrdiff_t row_bytes = dims * static_cast<ptrdiff_t>(sizeof(T));
+  const ptrdiff_t pitch = b.key_pitch;
+  const ptrdiff_t row_bytes = pitch * static_cast<ptrdiff_t>(sizeof(T));
   const float* p = scores + ptrdiff_t{pair} * kTileKeys;
-  const T* c = keys + r.first_value;
+  const T* c = keys + b.value_offset + r.first_value;
   const bool whole = r.num_values >= kVectors * kLanes;
   F32x16 sum[kHeads][kVectors];
 #pragma GCC unroll 8
@@ -316,7 +324,7 @@ void SumTile(const AttentionBlock& b, const T* keys, const float* scores,
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) sum[h][v] = Set(0.0f);
   }
-  for (int t = 0; t < r.num_keys; ++t, c += dims) {
+  for (int t = 0; t < r.num_keys; ++t, c += pitch) {
     if (r.ahead != nullptr) PrefetchBytes(r.ahead + t * row_bytes, row_bytes);
     F32x16 value[kVectors];
 #pragma GCC unroll 8
@@ -377,8 +385,8 @@ struct TileKeys {
 };
 
 template <typename T>
-BATON_INLINE void SumLatents(const AttentionBlock& b, const TileKeys<T>& t,
-                             const float* scores, const SoftmaxState& state) {
+BATON_INLINE void SumValues(const AttentionBlock& b, const TileKeys<T>& t,
+                            const float* scores, const SoftmaxState& state) {
   const char* ahead = reinterpret_cast<const char*>(t.next);
   const int head_tiles = (b.heads + kSumHeads - 1) / kSumHeads;
   constexpr int kValues = kSumVectors * kLanes;
@@ -388,8 +396,8 @@ BATON_INLINE void SumLatents(const AttentionBlock& b, const TileKeys<T>& t,
     for (int i = 0; i < head_tiles; ++i) {
       const int head = i * b.heads / head_tiles;
       const int heads = (i + 1) * b.heads / head_tiles - head;
-      for (int d = 0; d < b.latent_dim; d += kValues) {
-        const int rest = b.latent_dim - d;
+      for (int d = 0; d < b.value_dim; d += kValues) {
+        const int rest = b.value_dim - d;
         const int values = rest < kValues ? rest : kValues;
         PickSum<T, kSumHeads, kSumVectors>(heads, (values + 15) / kLanes)(
             b, t.keys, scores, state,
@@ -407,8 +415,8 @@ BATON_INLINE void DivideBySums(const AttentionBlock& b,
         ptrdiff_t{pair / b.heads} * b.row_pitch + pair % b.heads;
     float* z = b.z + row * b.z_stride;
     const F32x16 inverse = Set(1.0f / state.sum[pair]);
-    for (int i = 0; i < b.latent_dim; i += kLanes) {
-      const int lanes = LanesFrom(i, b.latent_dim);
+    for (int i = 0; i < b.value_dim; i += kLanes) {
+      const int lanes = LanesFrom(i, b.value_dim);
       StorePartial(z + i, LoadPartial(z + i, lanes) * inverse, lanes);
     }
   }
@@ -418,6 +426,22 @@ template <typename T>
 BATON_INLINE const T* BlockKeys(const AttentionBlock& b, uint32_t block) {
   return reinterpret_cast<const T*>(b.pool + block * b.block_bytes +
                                     b.layer_offset_bytes);
+}
+
+BATON_INLINE void LoadCarry(const AttentionBlock& b, SoftmaxState* state) {
+  if (b.carry->is_first) return;
+  for (int pair = 0; pair < b.rows * b.heads; ++pair) {
+    state->max[pair] = b.carry->max[pair];
+    state->sum[pair] = b.carry->sum[pair];
+  }
+}
+
+BATON_INLINE void StoreCarry(const AttentionBlock& b,
+                             const SoftmaxState& state) {
+  for (int pair = 0; pair < b.rows * b.heads; ++pair) {
+    b.carry->max[pair] = state.max[pair];
+    b.carry->sum[pair] = state.sum[pair];
+  }
 }
 
 template <typename T>
@@ -433,23 +457,28 @@ BATON_INLINE void Attend(const AttentionBlock& b) {
       b.scratch + 2 * arranged + kMaxAttentionPairs * kTileKeys};
   ArrangeQueries(b, steps, scratch.queries);
   SoftmaxState state = {};
+  if (b.carry != nullptr) LoadCarry(b, &state);
   const int first_tile = b.first_position / kTileKeys;
   const int last_tile = last / kTileKeys;
   for (int tile = first_tile; tile <= last_tile; ++tile) {
-    const T* keys =
-        BlockKeys<T>(b, b.block_table[tile]) +
-        ptrdiff_t{TileBegin(b, tile) % kTileKeys} * (b.latent_dim + b.rope_dim);
+    const T* keys = BlockKeys<T>(b, b.block_table[tile]) +
+                    ptrdiff_t{TileBegin(b, tile) % kTileKeys} * b.key_pitch;
     const T* next = BlockKeys<T>(
         b, tile < last_tile ? b.block_table[tile + 1] : b.next_block);
     const int num_keys = VisibleKeys(b, last, tile);
-    const bool is_first = tile == first_tile;
+    const bool is_first =
+        tile == first_tile && (b.carry == nullptr || b.carry->is_first);
     ArrangeKeys(b, keys, num_keys, reinterpret_cast<T*>(scratch.rest),
                 scratch.keys);
     Score(scratch, b.rows * b.heads, num_keys);
     Softmax(b, tile, is_first, scratch.scores, &state);
-    SumLatents<T>(b, {keys, next, tile, is_first}, scratch.scores, state);
+    SumValues<T>(b, {keys, next, tile, is_first}, scratch.scores, state);
   }
-  DivideBySums(b, state);
+  if (b.carry != nullptr) {
+    StoreCarry(b, state);
+  } else {
+    DivideBySums(b, state);
+  }
 }
 
 }  // namespace

@@ -47,7 +47,16 @@ struct RouteRow {
   float* weights;
 };
 
-// Some heads of consecutive rows of one sequence.
+// What a call for one tile goes on from, and leaves behind: of each pair.
+struct AttentionCarry {
+  float* max;
+  float* sum;
+  bool is_first;  // Nothing yet; z is then only written.
+};
+
+// Some heads of consecutive rows of one sequence. A key's row in the cache:
+// latent_dim values, then rope_dim values; value_dim values from value_offset
+// on are what is summed up.
 struct AttentionBlock {
   const std::byte* pool;
   const uint32_t* block_table;
@@ -59,6 +68,9 @@ struct AttentionBlock {
   bool is_bf16;
   int latent_dim;
   int rope_dim;
+  int key_pitch;  // From key to key.
+  int value_offset;
+  int value_dim;
   int rows;
   int heads;      // rows * heads <= kMaxAttentionPairs.
   int row_pitch;  // From row to row in q and z: the number of all heads.
@@ -70,6 +82,9 @@ struct AttentionBlock {
   float* z;
   ptrdiff_t z_stride;
   float* scratch;  // AttentionScratchFloats(latent_dim, rope_dim)
+  // Null: z is the whole result. Else it is not divided by the sum, and all
+  // positions are in one tile.
+  const AttentionCarry* carry;
 };
 inline constexpr int kMaxAttentionPairs = 64;
 // 64 queries, 64 keys, values padded to multiples of four, their scores, and 16

@@ -144,7 +144,8 @@ GoldenReport CompareWithGolden(const GoldenCase& golden, int chunk,
                                ModelDriver* driver) {
   SCOPED_TRACE(golden.name);
   driver->Reset();
-  const int sequence = driver->NewSequence();
+  const int sequence =
+      driver->NewSequence(static_cast<int>(golden.prompt.size()));
   std::vector<ModelDriver::Logits> logits =
       driver->Prefill(sequence, golden.prompt, chunk);
   GoldenReport report;

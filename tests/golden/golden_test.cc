@@ -31,9 +31,10 @@ Excuses* const excuses =
     static_cast<Excuses*>(testing::AddGlobalTestEnvironment(new Excuses));
 
 std::unique_ptr<ModelDriver> LoadDriver(const std::string& folder,
-                                        VectorIsa isa) {
+                                        VectorIsa isa, Numerics numerics) {
   auto driver = ModelDriver::Create({.load = {.folder = folder,
                                               .cache_dtype = CacheDtype::kF32,
+                                              .numerics = numerics,
                                               .max_rows = kChunk,
                                               .max_logits_rows = kChunk},
                                      .isa = isa});
@@ -42,8 +43,9 @@ std::unique_ptr<ModelDriver> LoadDriver(const std::string& folder,
 }
 
 void CompareAll(const std::string& model, const std::vector<GoldenCase>& cases,
-                const std::string& folder) {
-  const auto driver = LoadDriver(folder, SupportedVectorIsas().back());
+                const std::string& folder, Numerics numerics) {
+  const auto driver =
+      LoadDriver(folder, SupportedVectorIsas().back(), numerics);
   ASSERT_NE(driver, nullptr);
   double greatest_error = 0;
   for (const GoldenCase& golden : cases) {
@@ -57,31 +59,33 @@ void CompareAll(const std::string& model, const std::vector<GoldenCase>& cases,
                 << '\n';
     }
   }
-  std::cout << model << ": " << cases.size()
+  std::cout << model << ", " << NumericsName(numerics) << ": " << cases.size()
             << " cases, greatest error of a logit " << greatest_error << '\n';
 }
 
-TEST(GoldenTest, TinyDeepSeekV3) {
+class GoldenTest : public testing::TestWithParam<Numerics> {};
+
+TEST_P(GoldenTest, TinyDeepSeekV3) {
   CompareAll("tiny-deepseek-v3",
              ReadCases("models/tiny-deepseek-v3/golden", TinyCaseNames()),
-             "models/tiny-deepseek-v3");
+             "models/tiny-deepseek-v3", GetParam());
 }
 
-TEST(GoldenTest, RandomDeepSeekV2Lite) {
+TEST_P(GoldenTest, RandomDeepSeekV2Lite) {
   CompareAll(
       "random-deepseek-v2-lite",
       ReadCases("models/random-deepseek-v2-lite/golden", RandomCaseNames()),
-      "models/random-deepseek-v2-lite");
+      "models/random-deepseek-v2-lite", GetParam());
 }
 
-TEST(GoldenTest, RandomDeepSeekV3Yarn) {
+TEST_P(GoldenTest, RandomDeepSeekV3Yarn) {
   CompareAll(
       "random-deepseek-v3-yarn",
       ReadCases("models/random-deepseek-v3-yarn/golden", RandomCaseNames()),
-      "models/random-deepseek-v3-yarn");
+      "models/random-deepseek-v3-yarn", GetParam());
 }
 
-TEST(GoldenTest, TinyDeepSeekV3Fp8IsDerivedBitForBit) {
+TEST(GoldenModelTest, TinyDeepSeekV3Fp8IsDerivedBitForBit) {
   std::map<std::string, std::string> expected;
   std::ifstream file("models/tiny-deepseek-v3-fp8/tensor_hashes.txt");
   for (std::string hash, name; file >> hash >> name;) expected[name] = hash;
@@ -96,27 +100,34 @@ TEST(GoldenTest, TinyDeepSeekV3Fp8IsDerivedBitForBit) {
   EXPECT_EQ(static_cast<size_t>(compared), expected.size());
 }
 
-TEST(GoldenTest, TinyDeepSeekV3Fp8) {
+TEST_P(GoldenTest, TinyDeepSeekV3Fp8) {
   const std::string folder = WriteQuantizedModel(
       "models/tiny-deepseek-v3", "models/tiny-deepseek-v3-fp8/config.json");
   const std::vector<GoldenCase> cases =
       ReadFp8Cases("models/tiny-deepseek-v3-fp8/golden/fp8.json");
   ASSERT_EQ(cases.size(), 8);
-  CompareAll("tiny-deepseek-v3-fp8", cases, folder);
+  CompareAll("tiny-deepseek-v3-fp8", cases, folder, GetParam());
 }
 
 // The narrower vectors on short cases; tests/golden/row_invariance_test
 // compares them bit for bit.
-TEST(GoldenTest, EveryVectorWidth) {
+TEST_P(GoldenTest, EveryVectorWidth) {
   const GoldenCase golden =
       ReadCase("models/random-deepseek-v3-yarn/golden", "len_65");
   for (const VectorIsa isa : SupportedVectorIsas()) {
     SCOPED_TRACE(VectorIsaName(isa));
-    const auto driver = LoadDriver("models/random-deepseek-v3-yarn", isa);
+    const auto driver =
+        LoadDriver("models/random-deepseek-v3-yarn", isa, GetParam());
     ASSERT_NE(driver, nullptr);
     EXPECT_FALSE(CompareWithGolden(golden, 7, driver.get()).excused_step);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Numerics, GoldenTest,
+                         testing::Values(Numerics::kExact, Numerics::kFast),
+                         [](const auto& test) {
+                           return std::string(NumericsName(test.param));
+                         });
 
 }  // namespace
 }  // namespace baton

@@ -75,9 +75,10 @@ class Stepper {
   // Starts with no sequences.
   explicit Stepper(ModelDriver* driver) : driver_(driver) { driver->Reset(); }
 
-  int NewSequence() {
+  // Of a request with a prompt of so many tokens.
+  int NewSequence(int prompt_tokens) {
     past_.emplace_back();
-    return driver_->NewSequence();
+    return driver_->NewSequence(prompt_tokens);
   }
 
   // All that comes out of each row: logits and, with a drafter, hidden state,
@@ -157,10 +158,15 @@ class Stepper {
   std::vector<Past> past_;
 };
 
+// Prompts end within a sequence, so that rows of either form are computed.
+int PromptOf(std::span<const uint32_t> tokens) {
+  return static_cast<int>(tokens.size()) * 2 / 3;
+}
+
 AllLogits Alone(ModelDriver* driver, std::span<const uint32_t> tokens,
                 int chunk) {
   Stepper stepper(driver);
-  const int sequence = stepper.NewSequence();
+  const int sequence = stepper.NewSequence(PromptOf(tokens));
   AllLogits all;
   for (size_t first = 0; first < tokens.size(); first += chunk) {
     const size_t count = std::min<size_t>(chunk, tokens.size() - first);
@@ -172,7 +178,7 @@ AllLogits Alone(ModelDriver* driver, std::span<const uint32_t> tokens,
 
 // Every axis and every pair of them: the whole product, on one prompt.
 std::vector<DriverOptions> EverySetting(const std::string& folder,
-                                        CacheDtype cache) {
+                                        CacheDtype cache, Numerics numerics) {
   std::vector<DriverOptions> settings;
   for (const VectorIsa isa : SupportedVectorIsas()) {
     for (const int threads : {1, 2}) {
@@ -180,7 +186,8 @@ std::vector<DriverOptions> EverySetting(const std::string& folder,
            {WeightStorage::kAsStored, WeightStorage::kF32}) {
         settings.push_back({.load = {.folder = folder,
                                      .weights = weights,
-                                     .cache_dtype = cache},
+                                     .cache_dtype = cache,
+                                     .numerics = numerics},
                             .isa = isa,
                             .num_threads = threads});
       }
@@ -189,12 +196,12 @@ std::vector<DriverOptions> EverySetting(const std::string& folder,
   return settings;
 }
 
-void CompareEverySetting(const std::string& folder) {
+void CompareEverySetting(const std::string& folder, Numerics numerics) {
   std::mt19937 random(1);
   const std::vector<uint32_t> tokens = RandomTokens(&random, 100, 160);
   for (const CacheDtype cache : {CacheDtype::kF32, CacheDtype::kBf16}) {
     AllLogits base;
-    for (const DriverOptions& setting : EverySetting(folder, cache)) {
+    for (const DriverOptions& setting : EverySetting(folder, cache, numerics)) {
       const auto driver = Load(setting);
       ASSERT_NE(driver, nullptr);
       for (const int chunk : kChunks) {
@@ -212,21 +219,23 @@ void CompareEverySetting(const std::string& folder) {
   }
 }
 
-TEST(RowInvarianceTest, EverySettingOfV3) {
-  CompareEverySetting(WriteSmallModel(SmallV3Config()));
+class RowInvarianceTest : public testing::TestWithParam<Numerics> {};
+
+TEST_P(RowInvarianceTest, EverySettingOfV3) {
+  CompareEverySetting(WriteSmallModel(SmallV3Config()), GetParam());
 }
 
-TEST(RowInvarianceTest, EverySettingOfV2WithOddSizes) {
+TEST_P(RowInvarianceTest, EverySettingOfV2WithOddSizes) {
   nlohmann::json config = SmallV2Config();
   config.merge_patch(nlohmann::json::parse(
       R"({"hidden_size": 100, "q_lora_rank": null, "kv_lora_rank": 37,
           "qk_nope_head_dim": 20, "qk_rope_head_dim": 6, "v_head_dim": 24,
           "num_attention_heads": 3, "num_key_value_heads": 3,
           "moe_intermediate_size": 19})"));
-  CompareEverySetting(WriteSmallModel(config));
+  CompareEverySetting(WriteSmallModel(config), GetParam());
 }
 
-TEST(RowInvarianceTest, TheCacheDtypeChangesBits) {
+TEST(RowBitsTest, TheCacheDtypeChangesThem) {
   const std::string folder = WriteSmallModel(SmallV3Config());
   std::mt19937 random(1);
   const std::vector<uint32_t> tokens = RandomTokens(&random, 20, 160);
@@ -247,7 +256,9 @@ std::vector<AllLogits> RunMixed(
     std::mt19937* random) {
   Stepper stepper(driver);
   std::vector<std::span<const uint32_t>> left(tokens.begin(), tokens.end());
-  for (size_t s = 0; s < tokens.size(); ++s) stepper.NewSequence();
+  for (const auto& of_sequence : tokens) {
+    stepper.NewSequence(PromptOf(of_sequence));
+  }
   std::vector<AllLogits> mixed(tokens.size());
   while (!std::ranges::all_of(left, [](auto t) { return t.empty(); })) {
     std::vector<ModelDriver::Piece> pieces;
@@ -294,21 +305,52 @@ void CompareBatchMixes(const DriverOptions& options, int rounds) {
   }
 }
 
-TEST(RowInvarianceTest, AnyBatchMix) {
+TEST_P(RowInvarianceTest, AnyBatchMix) {
   const std::string folder = WriteSmallModel(SmallV3Config());
   for (const CacheDtype cache : {CacheDtype::kF32, CacheDtype::kBf16}) {
-    CompareBatchMixes({.load = {.folder = folder, .cache_dtype = cache},
+    CompareBatchMixes({.load = {.folder = folder,
+                                .cache_dtype = cache,
+                                .numerics = GetParam()},
                        .isa = SupportedVectorIsas().back(),
                        .num_threads = 2},
                       6);
   }
 }
 
-TEST(RowInvarianceTest, AnyBatchMixOfTheTrainedModel) {
+TEST_P(RowInvarianceTest, AnyBatchMixOfTheTrainedModel) {
   CompareBatchMixes({.load = {.folder = "models/tiny-deepseek-v3",
-                              .cache_dtype = CacheDtype::kBf16},
+                              .cache_dtype = CacheDtype::kBf16,
+                              .numerics = GetParam()},
                      .isa = SupportedVectorIsas().back()},
                     2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Numerics, RowInvarianceTest,
+                         testing::Values(Numerics::kExact, Numerics::kFast),
+                         [](const auto& test) {
+                           return std::string(NumericsName(test.param));
+                         });
+
+// Else the tests of fast numerics would be those of exact ones again.
+TEST(RowBitsTest, FastNumericsChangeThemBelowThePromptsEnd) {
+  const std::string folder = WriteSmallModel(SmallV3Config());
+  std::mt19937 random(1);
+  const std::vector<uint32_t> tokens = RandomTokens(&random, 20, 160);
+  const auto exact = Load({.load = {.folder = folder}});
+  const auto fast =
+      Load({.load = {.folder = folder, .numerics = Numerics::kFast}});
+  ASSERT_NE(exact, nullptr);
+  ASSERT_NE(fast, nullptr);
+  const auto logits = [&tokens](ModelDriver& driver, int prompt_tokens) {
+    driver.Reset();
+    return driver.Prefill(driver.NewSequence(prompt_tokens), tokens, kWhole);
+  };
+  const AllLogits absorbed = logits(*exact, 20);
+  EXPECT_EQ(FirstDifference(logits(*fast, 0), absorbed), -1);
+  const AllLogits expanded = logits(*fast, 20);
+  EXPECT_NE(FirstDifference(expanded, absorbed), -1);
+  // What lies behind a prompt has another form, and reads the same cache.
+  EXPECT_EQ(FirstDifference(logits(*fast, 19), expanded), 19);
 }
 
 }  // namespace

@@ -57,8 +57,8 @@ void ModelDriver::Reset() {
   }
 }
 
-int ModelDriver::NewSequence() {
-  sequences_.emplace_back();
+int ModelDriver::NewSequence(int prompt_tokens) {
+  sequences_.emplace_back().prompt_tokens = prompt_tokens;
   return static_cast<int>(sequences_.size()) - 1;
 }
 
@@ -73,7 +73,8 @@ void ModelDriver::Place(const Piece& piece, int first_slot, Batch* batch) {
   }
   batch->sequences.push_back({static_cast<int32_t>(batch->token_ids.size()),
                               static_cast<int32_t>(num_rows),
-                              sequence.block_table.data()});
+                              sequence.block_table.data(),
+                              sequence.prompt_tokens});
   for (const uint32_t token : piece.token_ids) {
     batch->token_ids.push_back(token);
     batch->positions.push_back(first_slot++);

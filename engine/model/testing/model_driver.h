@@ -45,9 +45,10 @@ class ModelDriver final {
 
   const ModelRunnerInfo& info() const { return runner_->info(); }
 
-  // A new sequence, without tokens. Its blocks are taken from the pool in an
-  // order of their own and hold NaN at first.
-  int NewSequence();
+  // A new sequence, without tokens, of a request with a prompt of so many. Its
+  // blocks are taken from the pool in an order of their own and hold NaN at
+  // first.
+  int NewSequence(int prompt_tokens = 0);
   // Gives all blocks of all sequences back.
   void Reset();
 
@@ -74,6 +75,7 @@ class ModelDriver final {
   struct Sequence {
     std::vector<uint32_t> block_table;
     int num_tokens = 0;
+    int prompt_tokens = 0;
   };
 
   ModelDriver(const DriverOptions& options,

@@ -142,7 +142,7 @@ class LLMEngine {
   Committed CommitRows(const ScheduledRows& rows, const Drawn& drawn);
   void CountCommitted(const ScheduledRows& rows, const SampleOutput* drawn);
   void ReportProgress(SequenceMetadata* sequence) const;
-  // False: some of the logits were no distribution; nothing is told.
+  // False: the logits behind the last told were no distribution.
   static bool TellPromptLogprobs(SequenceMetadata* sequence,
                                  const Drawn& drawn);
   void LeavePrefill(SequenceMetadata* sequence);

@@ -156,17 +156,19 @@ void LLMEngine::LeavePrefill(SequenceMetadata* sequence) {
 
 bool LLMEngine::TellPromptLogprobs(SequenceMetadata* sequence,
                                    const Drawn& drawn) {
-  if (drawn.scores.empty()) return true;
-  for (const SampledToken& score : drawn.scores) {
-    if (std::isnan(score.logprob)) return false;
+  size_t count = 0;
+  while (count < drawn.scores.size() &&
+         !std::isnan(drawn.scores[count].logprob)) {
+    ++count;
   }
+  if (count == 0) return drawn.scores.empty();
   sequence->sink->OnPromptLogprobs(
       {.first_index = sequence->next_prompt_logprob,
-       .tokens = drawn.scores,
+       .tokens = drawn.scores.first(count),
        .top = drawn.score_top,
        .num_top = sequence->request.sampling.num_top_logprobs});
-  sequence->next_prompt_logprob += static_cast<uint32_t>(drawn.scores.size());
-  return true;
+  sequence->next_prompt_logprob += static_cast<uint32_t>(count);
+  return count == drawn.scores.size();
 }
 
 uint32_t LLMEngine::AppendTokens(SequenceMetadata* sequence,

@@ -191,6 +191,9 @@ TEST_F(LLMEngineTest, APromptWhoseLogitsAreNoDistributionFails) {
   request.id.counter = 6;
   request.prompt_logprobs_from = 31;
   RecordingTokenSink& failed = Submit(request);
+  request.id.counter = 8;
+  request.prompt_logprobs_from = 20;
+  RecordingTokenSink& begun = Submit(request);
   request.id.counter = 7;
   request.prompt_logprobs_from = 32;
   RecordingTokenSink& later = Submit(request);
@@ -198,6 +201,8 @@ TEST_F(LLMEngineTest, APromptWhoseLogitsAreNoDistributionFails) {
   EXPECT_EQ(fine.code(), absl::StatusCode::kOk);
   EXPECT_EQ(failed.code(), absl::StatusCode::kInternal);
   EXPECT_TRUE(failed.prompt_logprobs.empty());
+  EXPECT_EQ(begun.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(begun.prompt_logprobs.size(), 11u);
   EXPECT_EQ(later.code(), absl::StatusCode::kOk);
 }
 

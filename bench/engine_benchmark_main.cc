@@ -189,6 +189,10 @@ double TokensPerSecond(const BatchRun& run) {
   return run.decode_tokens / absl::ToDoubleSeconds(run.decode_time);
 }
 
+double CpuMicrosecondsPerToken(const BatchRun& run) {
+  return absl::ToDoubleMicroseconds(run.cpu_time) / run.decode_tokens;
+}
+
 nlohmann::json RunJson(const Options& options, const EngineVariant& variant,
                        uint32_t batch, const BatchRun& run) {
   const double steps = run.decode_steps;
@@ -209,6 +213,7 @@ nlohmann::json RunJson(const Options& options, const EngineVariant& variant,
       // Were all steps as long as that one: what other load takes is not in it.
       {"decode_tokens_per_second_p50",
        run.decode_tokens / steps / absl::ToDoubleSeconds(median_step)},
+      {"cpu_us_per_token", CpuMicrosecondsPerToken(run)},
       {"device_idle_share",
        absl::FDivDuration(run.device_idle, run.decode_time)},
       {"device_idle_us_per_step",
@@ -264,6 +269,7 @@ void RunInTurns(const Options& options,
           << variants[v].name << " gives other tokens";
     }
   }
+  std::vector<double> cpu(variants.size());
   double first = 0;
   for (size_t v = 0; v < variants.size(); ++v) {
     const BatchRun& fastest =
@@ -272,10 +278,15 @@ void RunInTurns(const Options& options,
                             return TokensPerSecond(a) < TokensPerSecond(b);
                           });
     if (v == 0) first = TokensPerSecond(fastest);
+    for (const BatchRun& run : runs[v]) {
+      cpu[v] += CpuMicrosecondsPerToken(run) / options.rounds;
+    }
     nlohmann::json json = RunJson(
         options, variants[v], static_cast<uint32_t>(requests.size()), fastest);
     if (options.compare) {
       json["ratio_to_first"] = TokensPerSecond(fastest) / first;
+      // The mean over all rounds: less of it is of other load.
+      json["cpu_ratio_to_first"] = cpu[v] / cpu[0];
     }
     std::cout << json.dump() << std::endl;
   }

@@ -1,7 +1,10 @@
 #include "bench/engine_run.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "base/logging.h"
 #include "base/status_macros.h"
@@ -14,6 +17,12 @@ namespace {
 
 // Its end wakes the loop; this bounds what a lost wake-up costs.
 constexpr absl::Duration kIdleWait = absl::Milliseconds(100);
+
+absl::Duration ProcessCpuTime() {
+  timespec now;
+  CHECK_EQ(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now), 0);
+  return absl::DurationFromTimespec(now);
+}
 
 EngineOptions MakeEngineOptions(uint32_t max_batch,
                                 const EngineVariant& variant) {
@@ -88,12 +97,13 @@ absl::Status BenchEngine::Start(const BenchEngineOptions& options,
                                                .cpu = cpu_});
   engine_ = std::make_unique<LLMEngine>(
       engine_options_,
-      EngineEnvironment{.executor = executor_.get(),
-                        .pool = pool_->get(),
-                        .clock = &clock_,
-                        .observer = [this](const StepStats& stats) {
-                          steps_.emplace_back(clock_.Now(), stats);
-                        }});
+      EngineEnvironment{
+          .executor = executor_.get(),
+          .pool = pool_->get(),
+          .clock = &clock_,
+          .observer = [this](const StepStats& stats) {
+            steps_.push_back({clock_.Now(), ProcessCpuTime(), stats});
+          }});
   if (engine_options_.pipeline_depth > 1) {
     device_ = std::make_unique<DeviceThread>(&stream_);
   }
@@ -124,24 +134,25 @@ BatchRun BenchEngine::Run(const std::vector<GenerationRequest>& requests) {
 
 BatchRun BenchEngine::Summarise(absl::Time start, uint32_t batch) const {
   BatchRun run;
-  absl::Time first_end = absl::InfinitePast();
-  absl::Time last_end = absl::InfinitePast();
-  for (const auto& [end, step] : steps_) {
-    if (step.prefill) {
-      run.prompt_time = end - start;
-      run.prompt_tokens += step.rows;
-    } else if (step.sequences == batch) {
-      if (last_end == absl::InfinitePast()) {
-        first_end = end;
+  const Step* first = nullptr;  // Decode steps of the full batch.
+  const Step* last = nullptr;
+  for (const Step& step : steps_) {
+    if (step.stats.prefill) {
+      run.prompt_time = step.end - start;
+      run.prompt_tokens += step.stats.rows;
+    } else if (step.stats.sequences == batch) {
+      if (first == nullptr) {
+        first = &step;
       } else {
-        AddStep(step, &run);
-        run.step_times.push_back(end - last_end);
+        AddStep(step.stats, &run);
+        run.step_times.push_back(step.end - last->end);
       }
-      last_end = end;
+      last = &step;
     }
   }
   CHECK_GT(run.decode_steps, 0u) << "no decode steps of the full batch";
-  run.decode_time = last_end - first_end;
+  run.decode_time = last->end - first->end;
+  run.cpu_time = last->cpu_time - first->cpu_time;
   std::sort(run.step_times.begin(), run.step_times.end());
   return run;
 }

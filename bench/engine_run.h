@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -52,6 +51,7 @@ struct BatchRun {
   absl::Duration decode_time;
   uint32_t decode_steps = 0;
   uint32_t decode_tokens = 0;
+  absl::Duration cpu_time;                 // Of the whole process.
   std::vector<absl::Duration> step_times;  // Between ends; sorted.
   absl::Duration device_idle;
   absl::Duration schedule_time;
@@ -78,7 +78,12 @@ class BenchEngine {
   BatchRun Run(const std::vector<GenerationRequest>& requests);
 
  private:
-  using Steps = std::vector<std::pair<absl::Time, StepStats>>;
+  // What the observer saw when a step was committed.
+  struct Step {
+    absl::Time end;
+    absl::Duration cpu_time;  // Of the process so far.
+    StepStats stats;
+  };
 
   BenchEngine(const BenchEngineOptions& options, EngineOptions engine_options);
   absl::Status Start(const BenchEngineOptions& options, bool adaptive);
@@ -92,7 +97,7 @@ class BenchEngine {
   std::unique_ptr<HeapKvPool> pool_;
   CpuDeviceStream stream_;
   std::unique_ptr<CpuStepExecutor> executor_;
-  Steps steps_;
+  std::vector<Step> steps_;
   std::unique_ptr<LLMEngine> engine_;
   std::unique_ptr<DeviceThread> device_;  // Null: Run polls the stream.
 };

@@ -43,7 +43,7 @@ struct SchedulerOutput {
   StepId step;
   StepType type = StepType::kDecode;
   std::vector<ScheduledRows> rows;
-  uint32_t num_rows = 0;  // Over all sequences, at most.
+  uint32_t num_rows = 0;     // Over all sequences, at most.
   uint32_t preemptions = 0;  // Since the step before.
 
   bool empty() const { return rows.empty(); }

@@ -30,9 +30,9 @@ struct StepRows {
   uint32_t first_token = 0;     // kHost: index into token_ids.
   // Positions from here on have no row, in the drafter neither.
   uint32_t end_position = 0;
-  uint32_t first_block = 0;  // Index into block_tables.
+  uint32_t first_block = 0;    // Index into block_tables.
   uint32_t prompt_tokens = 0;  // The request's original prompt length.
-  uint32_t num_drafts = 0;   // To make, for the step after.
+  uint32_t num_drafts = 0;     // To make, for the step after.
   // Of these rows, those that score the prompt token behind them: so many from
   // this one on. kHost. Their tokens: from StepInput::scores[first_score] on.
   uint32_t first_scored_row = 0;

@@ -226,7 +226,7 @@ TEST(SpeculationDistributionTest, DraftsLeaveItAlone) {
   GenerationRequest request = MakeRequest(1, 1, 4);
   request.token_ids = {3, 1, 4, 1, 5, 9};
   request.original_prompt_tokens = 6;
-  request.sampling.temperature = 1;
+  request.sampling = {.temperature = 1};  // As the enumeration draws.
   for (uint32_t right_drafts : {0, 128, 256}) {
     FakeRank::Options options = {.num_blocks = 200};
     options.engine.num_draft_tokens = 3;

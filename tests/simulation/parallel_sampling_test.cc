@@ -102,6 +102,28 @@ TEST_P(ParallelSamplingTest, TokensOfAnEarlierAttemptAreShared) {
   EXPECT_EQ(world.requests()[2].sink.outcome->cached_tokens, 192u);
 }
 
+// Each sample tells them, so it shares the blocks before them alone.
+TEST_P(ParallelSamplingTest, LogprobsOfThePromptAreToldByEachSample) {
+  for (const uint32_t from : {0, 64, 65, 130, 199}) {
+    FakeRank::Options options = Options();
+    options.engine.max_chunk_tokens = 50;
+    EngineWorld world(options);
+    GenerationRequest request = Sampled(200, 20);
+    request.prompt_logprobs_from = from;
+    world.SubmitSamples(request, 3);
+    for (uint32_t i = 0; i < from % 7; ++i) world.driver().Turn();
+    world.engine().Preempt(request.id, from % 3);
+    world.RunUntilIdle();
+    world.ExpectAllExact();
+    const std::vector<float> expected =
+        ExpectedOf(options.model, request).prompt_logprobs;
+    EXPECT_EQ(expected.size(), 200 - std::max(from, 1u));
+    for (const auto& done : world.requests()) {
+      EXPECT_EQ(done.sink.prompt_logprobs, expected);
+    }
+  }
+}
+
 TEST_P(ParallelSamplingTest, PreemptionsOfAnySampleAtAnyTurnChangeNothing) {
   for (uint32_t victim = 0; victim < 3; ++victim) {
     uint32_t preempted = 0;

@@ -105,7 +105,9 @@ void AddFlags(Flags& flags, Options* o) {
                   {{"f32", CacheDtype::kF32}, {"bf16", CacheDtype::kBf16}},
                   {.name = "cache", .help = "Type of the KV cache."});
   flags.AddChoice(&o->numerics,
-                  {{"exact", Numerics::kExact}, {"fast", Numerics::kFast}},
+                  {{"exact", Numerics::kExact},
+                   {"fast", Numerics::kFast},
+                   {"fast_bf16", Numerics::kFastBf16}},
                   {.name = "numerics", .help = "As batond's."});
   flags.Add(&o->temperature, {.name = "temperature", .help = "0 is greedy."});
   flags.Add(&o->seed, {.name = "seed", .help = "Of prompts and sampling."});

@@ -35,7 +35,7 @@ PackedWeight RandomWeight(int out, int in, WeightDtype dtype) {
   return PackedWeight::FromBf16(bits.data(), out, in, in);
 }
 
-// Arguments: out, in, rows, bf16.
+// Arguments: out, in, rows, bf16 (2: bf16 dots).
 void BM_Linear(benchmark::State& state) {
   const int out = static_cast<int>(state.range(0));
   const int in = static_cast<int>(state.range(1));
@@ -45,7 +45,8 @@ void BM_Linear(benchmark::State& state) {
   const std::vector<float> x =
       RandomValues(2).Normals(static_cast<size_t>(rows * in));
   std::vector<float> y(static_cast<size_t>(rows * out));
-  const CpuContext context = Widest();
+  CpuContext context = Widest();
+  if (state.range(3) == 2) context.bf16_dots = Bf16Dots::kOn;
   for (auto _ : state) {
     Linear(context, {Dense<const float>(x.data(), rows, in), &weight,
                      Dense(y.data(), rows, out)});
@@ -56,8 +57,9 @@ void BM_Linear(benchmark::State& state) {
 }
 BENCHMARK(BM_Linear)
     ->ArgNames({"out", "in", "rows", "bf16"})
-    ->ArgsProduct({{176, 4096}, {192}, {1, 8, 32, 256}, {0, 1}})
-    ->ArgsProduct({{192}, {512}, {1, 8, 32}, {0, 1}});
+    ->ArgsProduct({{176, 4096}, {192}, {1, 8, 32, 256}, {0, 1, 2}})
+    ->ArgsProduct({{192}, {512}, {1, 8, 32}, {0, 1, 2}})
+    ->ArgsProduct({{2048}, {2048}, {1, 8, 256}, {0, 1, 2}});
 
 // The gate and up projections of all 64 experts of a layer, so many rows each.
 void BM_Experts(benchmark::State& state) {

@@ -13,6 +13,13 @@ class ThreadPool;
 // The width that kernels were compiled for. All give the same bits.
 enum class VectorIsa { kArray, kAvx2, kAvx512 };
 
+// How Linear multiplies by a bf16 weight; changes bits.
+enum class Bf16Dots {
+  kOff,       // By a float32 x.
+  kOn,        // By x rounded to bf16, as the instruction VDPBF16PS does.
+  kEmulated,  // The same bits without the instruction (for tests).
+};
+
 std::string_view VectorIsaName(VectorIsa isa);
 
 // The widths that this CPU can run, narrowest first; never empty.
@@ -22,6 +29,7 @@ std::vector<VectorIsa> SupportedVectorIsas();
 struct CpuContext {
   VectorIsa isa = VectorIsa::kArray;
   ThreadPool* threads = nullptr;  // Null: the calling thread alone.
+  Bf16Dots bf16_dots = Bf16Dots::kOff;
 };
 
 }  // namespace baton

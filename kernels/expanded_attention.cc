@@ -38,6 +38,9 @@ class HeadAttention {
   HeadAttention(const CpuContext& context, const ExpandedAttentionArgs& args,
                 const LatentCache& cache, int head, Scratch* scratch)
       : kernels_(KernelsFor(context.isa)),
+        this_thread_{.isa = context.isa,
+                     .threads = nullptr,
+                     .bf16_dots = context.bf16_dots},
         args_(args),
         cache_(cache),
         head_(head),
@@ -129,24 +132,11 @@ class HeadAttention {
               float* keys) {
     const PackedWeight& key_up = args_.key_up[static_cast<size_t>(head_)];
     const PackedWeight& value_up = args_.value_up[static_cast<size_t>(head_)];
-    LinearBlock block = {
-        .x = latents,
-        .x_stride = stride,
-        .panels = key_up.panels(),
-        .next_panels = value_up.panels(),
-        .is_bf16 = key_up.dtype() == WeightDtype::kBf16,
-        .rows = num_keys,
-        .in = cache_.latent_dim,
-        .out = nope_,
-        .y = keys,
-        .y_stride = key_pitch_,
-    };
-    kernels_.linear(block);
-    std::swap(block.panels, block.next_panels);
-    block.is_bf16 = value_up.dtype() == WeightDtype::kBf16;
-    block.out = v_;
-    block.y = keys + nope_ + cache_.rope_dim;
-    kernels_.linear(block);
+    const MatrixView<const float> x = {latents, num_keys, cache_.latent_dim,
+                                       stride};
+    Linear(this_thread_, {x, &key_up, {keys, num_keys, nope_, key_pitch_}});
+    float* values = keys + nope_ + cache_.rope_dim;
+    Linear(this_thread_, {x, &value_up, {values, num_keys, v_, key_pitch_}});
   }
 
   // Rows that see a part of the tile: fewer than 64.
@@ -221,6 +211,7 @@ class HeadAttention {
   }
 
   const KernelTable& kernels_;
+  const CpuContext this_thread_;
   const ExpandedAttentionArgs& args_;
   const LatentCache& cache_;
   const int head_;

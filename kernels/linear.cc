@@ -6,8 +6,10 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "base/logging.h"
+#include "kernels/cpu/bf16_dots.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/parallel_for.h"
 
@@ -55,9 +57,20 @@ const char* GroupPanels(const LinearTask& task, int group) {
          static_cast<size_t>(group) * kItemPanels * PanelBytes(*task.weight);
 }
 
+LinearArithmetic ArithmeticOf(const CpuContext& context,
+                              const PackedWeight& weight) {
+  if (context.bf16_dots == Bf16Dots::kOff ||
+      weight.dtype() != WeightDtype::kBf16) {
+    return LinearArithmetic::kFma;
+  }
+  return context.bf16_dots == Bf16Dots::kOn && HasNativeBf16Dots(context.isa)
+             ? LinearArithmetic::kNativeBf16Dots
+             : LinearArithmetic::kBf16Dots;
+}
+
 // Row blocks follow each other, and in each the groups of panels. `next` is the
 // task of the item after this.
-void RunItem(const KernelTable& kernels, const LinearTask& task, int item,
+void RunItem(const CpuContext& context, const LinearTask& task, int item,
              const LinearTask& next) {
   const PackedWeight& weight = *task.weight;
   const int num_groups = NumPanelGroups(task);
@@ -65,22 +78,33 @@ void RunItem(const KernelTable& kernels, const LinearTask& task, int item,
   const int row = item / num_groups * kItemRows;
   const int output = group * kItemPanels * kPanelOutputs;
   const int next_group = &next == &task ? (group + 1) % num_groups : 0;
-  kernels.linear({
-      .x = task.x.row(row),
-      .x_stride = task.x.stride,
-      .panels = GroupPanels(task, group),
-      .next_panels = GroupPanels(next, next_group),
-      .is_bf16 = weight.dtype() == WeightDtype::kBf16,
-      .rows = std::min(kItemRows, task.x.rows - row),
-      .in = weight.in(),
-      .out = std::min(kItemPanels * kPanelOutputs, weight.out() - output),
-      .y = task.y.row(row) + output,
-      .y_stride = task.y.stride,
-  });
+  const int rows = std::min(kItemRows, task.x.rows - row);
+  const LinearArithmetic arithmetic = ArithmeticOf(context, weight);
+  // Kept from call to call, so that steady state allocates nothing.
+  thread_local std::vector<float> rounded;
+  const size_t needed =
+      static_cast<size_t>(rows) * static_cast<size_t>(weight.in() + 1);
+  if (arithmetic != LinearArithmetic::kFma && rounded.size() < needed) {
+    rounded.resize(needed);
+  }
+  KernelsFor(context.isa)
+      .linear({
+          .x = task.x.row(row),
+          .x_stride = task.x.stride,
+          .panels = GroupPanels(task, group),
+          .next_panels = GroupPanels(next, next_group),
+          .is_bf16 = weight.dtype() == WeightDtype::kBf16,
+          .arithmetic = arithmetic,
+          .rounded = rounded.data(),
+          .rows = rows,
+          .in = weight.in(),
+          .out = std::min(kItemPanels * kPanelOutputs, weight.out() - output),
+          .y = task.y.row(row) + output,
+          .y_stride = task.y.stride,
+      });
 }
 
 void RunTasks(const CpuContext& context, std::span<const LinearTask> tasks) {
-  const KernelTable& kernels = KernelsFor(context.isa);
   // Task i has the items [first[i], first[i + 1]).
   std::array<int, kMaxTasksAtOnce + 1> first;
   first[0] = 0;
@@ -94,7 +118,7 @@ void RunTasks(const CpuContext& context, std::span<const LinearTask> tasks) {
         std::upper_bound(first.begin(), end, item) - first.begin() - 1);
     const bool ends_task = item + 1 == first[i + 1];
     const size_t next = ends_task && i + 1 < tasks.size() ? i + 1 : i;
-    RunItem(kernels, tasks[i], item - first[i], tasks[next]);
+    RunItem(context, tasks[i], item - first[i], tasks[next]);
   });
 }
 

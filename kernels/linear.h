@@ -31,8 +31,8 @@ class PackedWeight {
   // Row-major sources [out, in] with `stride` elements from row to row.
   static PackedWeight FromF32(const float* weight, int out, int in,
                               ptrdiff_t stride);
-  // Bf16 bits. Kept as bf16; a product with bf16 and one with the same values
-  // in float32 give the same bits.
+  // Bf16 bits. Kept as bf16; without CpuContext::bf16_dots, a product with bf16
+  // and one with the same values in float32 give the same bits.
   static PackedWeight FromBf16(const uint16_t* weight, int out, int in,
                                ptrdiff_t stride);
 
@@ -66,6 +66,8 @@ struct LinearTask {
 
 // Each output has one accumulator: FMA over k ascending in blocks of 512, block
 // sums added in order. So a row's bits depend on that row and the weight alone.
+// With CpuContext::bf16_dots, and a bf16 weight: x is rounded to bf16, k goes
+// by pairs, the odd one first, and denormals are flushed (kernels/README.md).
 // REQUIRES: x.cols == weight->in(), y.cols == weight->out(), x.rows == y.rows.
 void Linear(const CpuContext& context, const LinearTask& task);
 

@@ -29,11 +29,15 @@ void AddModelFlags(Flags* flags, WorkerOptions* o) {
                    {{"f32", CacheDtype::kF32}, {"bf16", CacheDtype::kBf16}},
                    {.name = "cache_dtype", .help = "Type of the KV cache."});
   flags->AddChoice(
-      &o->numerics, {{"exact", Numerics::kExact}, {"fast", Numerics::kFast}},
+      &o->numerics,
+      {{"exact", Numerics::kExact},
+       {"fast", Numerics::kFast},
+       {"fast_bf16", Numerics::kFastBf16}},
       {.name = "numerics",
        .help = "exact: one form of attention everywhere. fast: prompts are "
-               "attended to in expanded form. A request's tokens are the same "
-               "in any batch and chunk either way, but not in both."});
+               "attended to in expanded form. fast_bf16: and bf16 weights are "
+               "multiplied by activations rounded to bf16. Within each, a "
+               "request has the same tokens in any batch and chunk."});
   flags->Add(&o->max_context_tokens,
              {.name = "max_context_tokens",
               .help = "Prompt and answer together, in tokens. 0: the model's "
@@ -227,6 +231,11 @@ absl::Status ValidateWorkerOptions(const WorkerOptions& o) {
   }
   if (o.ep_size != 1) {
     return FieldError("ep_size", "only a group of 1 rank is supported");
+  }
+  if (o.numerics == Numerics::kFastBf16 && o.weights == WeightStorage::kF32) {
+    return FieldError("weights",
+                      "f32 contradicts --numerics=fast_bf16, which multiplies "
+                      "by bf16");
   }
   if (o.isa.has_value()) return CheckIsa(*o.isa);
   return absl::OkStatus();

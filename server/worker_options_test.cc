@@ -62,6 +62,7 @@ TEST(WorkerOptionsTest, EveryContradictionNamesAFlag) {
       {{"--kv_cache_bytes=0"}, "kv_cache_bytes"},
       {{"--kv_blocks=0"}, "kv_blocks"},
       {{"--numerics=faster"}, "numerics"},
+      {{"--numerics=fast_bf16", "--weights=f32"}, "weights"},
       {{"--role=both"}, "role"},
       {{"--max_running_requests=0"}, "max_running_requests"},
       {{"--kv_lease=0s"}, "kv_lease"},

@@ -35,6 +35,12 @@ absl::Status CheckOptions(const LoadOptions& options, const ModelConfig& config,
         config_path,
         ": num_nextn_predict_layers is 0: the model has no drafter to load"));
   }
+  if (options.numerics == Numerics::kFastBf16 &&
+      options.weights == WeightStorage::kF32) {
+    return absl::InvalidArgumentError(
+        "weights are to be widened to float32, but numerics fast_bf16 multiply "
+        "by bf16");
+  }
   RETURN_IF_ERROR(CheckRange("max_rows", options.max_rows, 1, kMaxRows));
   RETURN_IF_ERROR(CheckRange("max_logits_rows", options.max_logits_rows, 1,
                              options.max_rows));
@@ -133,7 +139,11 @@ absl::StatusOr<std::unique_ptr<DeepSeekV3Runner>> DeepSeekV3Runner::Load(
                                     static_cast<int>(info.max_context_tokens));
   return std::unique_ptr<DeepSeekV3Runner>(
       new DeepSeekV3Runner(std::unique_ptr<Core>(new Core{
-          .cpu = cpu,
+          .cpu = {.isa = cpu.isa,
+                  .threads = cpu.threads,
+                  .bf16_dots = options.numerics == Numerics::kFastBf16
+                                   ? Bf16Dots::kOn
+                                   : cpu.bf16_dots},
           .options = options,
           .model = std::move(model),
           .info = std::move(info),

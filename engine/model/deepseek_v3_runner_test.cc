@@ -170,6 +170,7 @@ TEST(DeepSeekV3RunnerTest, FingerprintFollowsWhatDecidesTheBits) {
   };
   EXPECT_TRUE(is_new({.folder = folder, .cache_dtype = CacheDtype::kF32}));
   EXPECT_TRUE(is_new({.folder = folder, .numerics = Numerics::kFast}));
+  EXPECT_TRUE(is_new({.folder = folder, .numerics = Numerics::kFastBf16}));
   EXPECT_TRUE(is_new({.folder = folder, .drafter = true}));
   WriteModel(folder, SmallV3Config(),
              RandomTensors(SmallV3Config(), 2, TensorDtype::kBf16));

@@ -11,11 +11,21 @@ namespace baton {
 enum class Numerics {
   kExact,  // Attention absorbed at every position.
   kFast,   // Expanded below the request's original prompt length.
+  // kFast, and matrices of bf16 are multiplied by activations rounded to bf16.
+  kFastBf16,
 };
 
-// "exact", "fast".
+// "exact", "fast", "fast_bf16".
 constexpr std::string_view NumericsName(Numerics numerics) {
-  return numerics == Numerics::kExact ? "exact" : "fast";
+  switch (numerics) {
+    case Numerics::kExact:
+      return "exact";
+    case Numerics::kFast:
+      return "fast";
+    case Numerics::kFastBf16:
+      return "fast_bf16";
+  }
+  return "";
 }
 
 }  // namespace baton

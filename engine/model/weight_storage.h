@@ -7,8 +7,10 @@ namespace baton {
 // Never changes a result: no choice rounds a weight.
 enum class WeightStorage {
   kAsStored,  // bf16 stays bf16; float32 and dequantised FP8 are float32.
-  kF32,       // All widened to float32: twice the memory, a little less work.
-  kBf16,      // Refuses a model that has a matrix in another dtype.
+  // All widened to float32: twice the memory, a little less work. Refused with
+  // Numerics::kFastBf16.
+  kF32,
+  kBf16,  // Refuses a model that has a matrix in another dtype.
 };
 
 }  // namespace baton

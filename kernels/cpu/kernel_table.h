@@ -16,12 +16,21 @@ struct RoutingOptions;
 struct SampledToken;
 
 // Consecutive panels of a packed weight times some rows.
+enum class LinearArithmetic {
+  kFma,
+  // Of bf16 panels alone: x rounded to bf16, pairs of k.
+  kBf16Dots,
+  // The same bits by AVX512_BF16, which the CPU must have.
+  kNativeBf16Dots,
+};
 struct LinearBlock {
   const float* x;
   ptrdiff_t x_stride;
   const void* panels;       // The first panel; in + in % 2 rows of 16 for bf16.
   const void* next_panels;  // Of the work after this: fetched ahead.
   bool is_bf16;
+  LinearArithmetic arithmetic;
+  float* rounded;  // [rows, in + in % 2], for dots alone.
   int rows;
   int in;
   int out;  // Outputs of this block: panels = ceil(out / 16).

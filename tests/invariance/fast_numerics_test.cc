@@ -1,7 +1,7 @@
-// --numerics=fast keeps the promise of exact: a request's tokens and
-// log-probabilities are the same however they are computed, since whether a row
-// is computed in expanded form depends on its position and on the length of the
-// request's original prompt alone.
+// --numerics=fast, and fast_bf16, keep the promise of exact: a request's tokens
+// and log-probabilities are the same however they are computed, since whether a
+// row is computed in expanded form depends on its position and on the length of
+// the request's original prompt alone.
 #include <bit>
 #include <cstdint>
 #include <memory>
@@ -188,10 +188,17 @@ class Machine {
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
-class FastNumericsTest : public testing::TestWithParam<CacheDtype> {
+struct Kind {
+  const char* name;
+  Numerics numerics;
+  CacheDtype cache;
+};
+
+class FastNumericsTest : public testing::TestWithParam<Kind> {
  protected:
   FastNumericsTest() : requests_(MixedRequests(16, kVocabSize)) {
-    setting_.cache = GetParam();
+    setting_.numerics = GetParam().numerics;
+    setting_.cache = GetParam().cache;
     expected_ = Machine(setting_).Run(requests_);
     for (const GeneratedSequence& sequence : expected_) {
       num_tokens_ += sequence.token_ids.size();
@@ -306,11 +313,14 @@ TEST_P(FastNumericsTest, OtherBitsThanExact) {
   EXPECT_NE(Digest(exact), Digest(expected_));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cache, FastNumericsTest,
-                         testing::Values(CacheDtype::kF32, CacheDtype::kBf16),
-                         [](const testing::TestParamInfo<CacheDtype>& param) {
-                           return param.param == CacheDtype::kF32 ? "F32"
-                                                                  : "Bf16";
+constexpr Kind kKinds[] = {
+    {"F32Cache", Numerics::kFast, CacheDtype::kF32},
+    {"Bf16Cache", Numerics::kFast, CacheDtype::kBf16},
+    {"Bf16DotsAndCache", Numerics::kFastBf16, CacheDtype::kBf16},
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, FastNumericsTest, testing::ValuesIn(kKinds),
+                         [](const auto& test) {
+                           return std::string(test.param.name);
                          });
 
 }  // namespace

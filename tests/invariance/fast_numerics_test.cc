@@ -65,6 +65,7 @@ class Rank {
         });
     executor_ = std::make_unique<CpuStepExecutor>(
         setting.engine, CpuStepExecutor::Device{.model = runner_.get(),
+                                                .pool = pool_.get(),
                                                 .stream = &stream_,
                                                 .clock = clock,
                                                 .cpu = cpu_});

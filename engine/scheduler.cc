@@ -258,9 +258,14 @@ void Scheduler::ChooseDraftsToVerify() {
   }
   verify_.resize(wishes_.size());
   planner_.Choose(rates_, options_.max_logits_rows(), verify_);
+  // A draft that won't be verified is made in vain; one more than that is to
+  // learn whether it would pay.
+  const bool adaptive = !options_.step_curve.empty();
   for (size_t i = 0; i < wishes_.size(); ++i) {
-    wishes_[i].num_drafts = options_.num_draft_tokens;
     wishes_[i].verify = verify_[i];
+    wishes_[i].num_drafts =
+        adaptive ? std::min(options_.num_draft_tokens, verify_[i] + 1)
+                 : options_.num_draft_tokens;
   }
 }
 

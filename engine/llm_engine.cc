@@ -273,7 +273,7 @@ void LLMEngine::End(SequenceMetadata* sequence, absl::Status status) {
     environment_.transfer->CancelImport(ImportId(sequence->id.value()));
   } else {
     kv_.Release(&sequence->kv);
-    Finish(sequence, std::move(status));
+    Finish(sequence, status);
     return;
   }
   sequence->end_status = std::move(status);

@@ -17,7 +17,7 @@ namespace {
 
 class LLMEngineTest : public testing::Test {
  protected:
-  void Start(FakeRank::Options options) {
+  void Start(const FakeRank::Options& options) {
     options_ = options;
     rank_ = std::make_unique<FakeRank>(options, &clock_);
     rank_->AddTo(&driver_);

@@ -160,8 +160,9 @@ TEST_F(SchedulerTest, AStepsLogitsRowsBoundTheChunksOfScoredPrompts) {
   Admit();
   const auto logits_rows = [this] {
     uint32_t count = 0;
-    for (const ScheduledRows& rows : plan_.rows)
+    for (const ScheduledRows& rows : plan_.rows) {
       count += rows.num_logits_rows();
+    }
     return count;
   };
   // The second has no room left to draw.

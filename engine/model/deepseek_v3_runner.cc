@@ -61,10 +61,10 @@ struct ModelFolder {
 absl::StatusOr<ModelFolder> OpenFolder(const LoadOptions& options) {
   const std::string path = absl::StrCat(options.folder, "/config.json");
   ASSIGN_OR_RETURN(std::string text, ReadTextFile(path, kMaxConfigBytes));
-  ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, path));
+  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(text, path));
   RETURN_IF_ERROR(CheckOptions(options, config, path));
   ASSIGN_OR_RETURN(ModelTensors tensors, ModelTensors::Open(options.folder));
-  return ModelFolder{std::move(text), std::move(config), std::move(tensors)};
+  return ModelFolder{std::move(text), config, std::move(tensors)};
 }
 
 ModelRunnerInfo MakeInfo(const ModelConfig& config,

@@ -1,9 +1,9 @@
 #include "kernels/cpu/bf16_dots.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <cstring>
 
 #include "base/logging.h"
 #include "kernels/cpu/kernel_table.h"
@@ -64,7 +64,11 @@ bool AgreesWithTheDefinition() {
       const Products native =
           Multiply(problem, LinearArithmetic::kNativeBf16Dots);
       const Products defined = Multiply(problem, LinearArithmetic::kBf16Dots);
-      if (std::memcmp(native.data(), defined.data(), sizeof(native)) != 0) {
+      const auto same_bits = [](float a, float b) {
+        return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+      };
+      if (!std::equal(native.begin(), native.end(), defined.begin(),
+                      same_bits)) {
         LOG(WARNING) << "this CPU's bf16 dot products give other bits";
         return false;
       }

@@ -293,14 +293,12 @@ void LinearKernel(const LinearBlock& b) {
   switch (b.arithmetic) {
     case LinearArithmetic::kFma:
       return Multiply<LinearArithmetic::kFma>(b);
-    case LinearArithmetic::kBf16Dots:
-      return MultiplyRounded<LinearArithmetic::kBf16Dots>(b);
     case LinearArithmetic::kNativeBf16Dots:
 #if defined(BATON_VECTOR_AVX512)
       return MultiplyRounded<LinearArithmetic::kNativeBf16Dots>(b);
-#else
+#endif  // Else by the definition.
+    case LinearArithmetic::kBf16Dots:
       return MultiplyRounded<LinearArithmetic::kBf16Dots>(b);
-#endif
   }
 }
 

@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<TimedRequest>> ReadTrace(const std::string& path,
   for (int number = 1; std::getline(file, line); ++number) {
     if (limit > 0 && requests.size() == limit) break;
     if (!line.empty() && line.back() == '\r') line.pop_back();
-    const bool header = number == 1 && line.rfind("TIMESTAMP", 0) == 0;
+    const bool header = number == 1 && line.starts_with("TIMESTAMP");
     if (header || line.empty()) continue;
     const auto parsed =
         line[0] == '{' ? ParseJsonLine(line) : ParseCsvLine(line);

@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string WriteFile(const std::string& text) {
-  const std::string path = ::testing::TempDir() + "trace";
+  std::string path = ::testing::TempDir() + "trace";
   std::ofstream(path) << text;
   return path;
 }
@@ -92,7 +92,7 @@ TEST(TimedRequestsTest, WhatIsNoTraceIsRefusedWithItsLine) {
 
 TEST(TimedRequestsTest, ScalingSetsTheMeanRateAndKeepsThePattern) {
   std::vector<TimedRequest> requests = {
-      {absl::Seconds(0), {}}, {absl::Seconds(1), {}}, {absl::Seconds(4), {}}};
+      {absl::ZeroDuration(), {}}, {absl::Seconds(1), {}}, {absl::Seconds(4), {}}};
   EXPECT_DOUBLE_EQ(MeanRate(requests), 0.5);
   ScaleToRate(2, &requests);
   EXPECT_DOUBLE_EQ(MeanRate(requests), 2);

@@ -91,8 +91,9 @@ TEST(TimedRequestsTest, WhatIsNoTraceIsRefusedWithItsLine) {
 }
 
 TEST(TimedRequestsTest, ScalingSetsTheMeanRateAndKeepsThePattern) {
-  std::vector<TimedRequest> requests = {
-      {absl::ZeroDuration(), {}}, {absl::Seconds(1), {}}, {absl::Seconds(4), {}}};
+  std::vector<TimedRequest> requests = {{absl::ZeroDuration(), {}},
+                                        {absl::Seconds(1), {}},
+                                        {absl::Seconds(4), {}}};
   EXPECT_DOUBLE_EQ(MeanRate(requests), 0.5);
   ScaleToRate(2, &requests);
   EXPECT_DOUBLE_EQ(MeanRate(requests), 2);

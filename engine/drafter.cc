@@ -40,9 +40,19 @@ void Drafter::MakeDrafts(const StepInput& input,
   drafting_.clear();
   for (uint32_t i = 0; i < input.rows.size(); ++i) AddKnownTokens(step, i);
   while (batch_.num_rows() > 0) {
-    DrawDrafts(step);
+    const bool goes_on = ChainGoesOn(step);
+    DrawDrafts(step, goes_on);
+    if (!goes_on) break;
     ChainDrafts(step);
   }
+}
+
+bool Drafter::ChainGoesOn(const Step& step) const {
+  return std::any_of(drafting_.begin(), drafting_.end(), [&](uint32_t index) {
+    const StepRows& rows = step.input->rows[index];
+    const SequenceSlot& slot = step.slots[rows.slot];
+    return slot.num_drafts + 1 < DraftsWanted(rows, slot);
+  });
 }
 
 void Drafter::AddKnownTokens(const Step& step, uint32_t index) {
@@ -93,14 +103,15 @@ void Drafter::AddRow(uint32_t token, uint32_t position, const float* hidden) {
   batch_.AddRow(token, position);
 }
 
-void Drafter::DrawDrafts(const Step& step) {
+void Drafter::DrawDrafts(const Step& step, bool wants_states) {
   const int rows = static_cast<int>(batch_.num_rows());
   const MatrixView<float> logits =
       Dense(logits_.data(), static_cast<int>(batch_.num_logits_rows()),
             static_cast<int>(model_->info().vocab_size));
-  model_->Draft(
-      batch_.view(), Dense<const float>(hidden_.data(), rows, hidden_size_),
-      {.logits = logits, .hidden = Dense(output_.data(), rows, hidden_size_)});
+  ForwardOutput output = {.logits = logits};
+  if (wants_states) output.hidden = Dense(output_.data(), rows, hidden_size_);
+  model_->Draft(batch_.view(),
+                Dense<const float>(hidden_.data(), rows, hidden_size_), output);
   drawer_->DrawDrafts(*step.input, drafting_, logits, step.slots, step.output);
 }
 

@@ -43,8 +43,11 @@ class Drafter {
 
   void AddKnownTokens(const Step& step, uint32_t index);
   void AddRow(uint32_t token, uint32_t position, const float* hidden);
-  // Runs the rows in batch_ and draws a draft for each of drafting_.
-  void DrawDrafts(const Step& step);
+  // Some sequence wants a draft behind the one that it is about to get.
+  bool ChainGoesOn(const Step& step) const;
+  // Runs the rows in batch_ and draws a draft for each of drafting_. The rows'
+  // states are computed only if they are wanted.
+  void DrawDrafts(const Step& step, bool wants_states);
   // Puts the newest draft of each sequence that wants more into batch_.
   void ChainDrafts(const Step& step);
 

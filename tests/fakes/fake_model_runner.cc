@@ -77,6 +77,7 @@ void FakeModelRunner::Draft(const ForwardBatch& batch,
       const Group before = position == 1 ? Group::kModel : Group::kDrafter;
       CheckHidden(RowHash(before, sequence, position - 1), hidden.row(row));
       WriteRow(Group::kDrafter, sequence, position, batch.token_ids[row]);
+      if (output.hidden.data == nullptr) continue;
       WriteHidden(RowHash(Group::kDrafter, sequence, position),
                   output.hidden.row(row));
     }

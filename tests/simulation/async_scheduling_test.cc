@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/simulation/engine_world.h"
+#include "tests/fakes/engine_world.h"
 
 namespace baton {
 namespace {

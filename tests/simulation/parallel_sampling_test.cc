@@ -11,7 +11,7 @@
 
 #include "engine/cache_spec.h"
 #include "gtest/gtest.h"
-#include "tests/simulation/engine_world.h"
+#include "tests/fakes/engine_world.h"
 
 namespace baton {
 namespace {

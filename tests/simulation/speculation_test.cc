@@ -11,9 +11,9 @@
 
 #include "gtest/gtest.h"
 #include "kernels/matrix_view.h"
+#include "tests/fakes/engine_world.h"
 #include "tests/fakes/fake_model_runner.h"
 #include "tests/fakes/heap_kv_pool.h"
-#include "tests/simulation/engine_world.h"
 
 namespace baton {
 namespace {

@@ -1,12 +1,15 @@
 // One engine over fakes, its requests, and whether they got what they must.
-#ifndef BATON_TESTS_SIMULATION_ENGINE_WORLD_H_
-#define BATON_TESTS_SIMULATION_ENGINE_WORLD_H_
+#ifndef BATON_TESTS_FAKES_ENGINE_WORLD_H_
+#define BATON_TESTS_FAKES_ENGINE_WORLD_H_
 
+#include <cstdint>
 #include <deque>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/logging.h"
+#include "engine/engine_options.h"
 #include "engine/generation_request.h"
 #include "engine/llm_engine.h"
 #include "gtest/gtest.h"
@@ -60,26 +63,50 @@ class EngineWorld {
     EXPECT_EQ(engine().load().free_blocks, options_.num_blocks);
   }
 
-  // A request that did not end by itself: a prefix.
+  // Tokens, log-probabilities and alternatives, the prompt's too. A request
+  // that did not end by itself: a prefix of each.
   void ExpectExact(const Request& done) const {
     ASSERT_TRUE(done.sink.finished());
     ExpectedTokens expected = ExpectedOf(options_.model, done.request);
-    if (!done.sink.outcome->status.ok()) {
+    if (done.sink.code() != absl::StatusCode::kOk) {
       ASSERT_LE(done.sink.tokens.size(), expected.tokens.size());
+      ASSERT_LE(done.sink.prompt_logprobs.size(),
+                expected.prompt_logprobs.size());
       expected.tokens.resize(done.sink.tokens.size());
       expected.logprobs.resize(done.sink.tokens.size());
+      expected.top.resize(done.sink.tokens.size());
+      expected.prompt_logprobs.resize(done.sink.prompt_logprobs.size());
+      expected.prompt_top.resize(done.sink.prompt_logprobs.size());
     }
     EXPECT_EQ(done.sink.tokens, expected.tokens) << done.request.id;
     EXPECT_EQ(done.sink.logprobs, expected.logprobs) << done.request.id;
+    EXPECT_EQ(done.sink.top, expected.top) << done.request.id;
+    EXPECT_EQ(done.sink.prompt_logprobs, expected.prompt_logprobs)
+        << done.request.id;
+    EXPECT_EQ(done.sink.prompt_top, expected.prompt_top) << done.request.id;
   }
 
   void ExpectAllExact() const {
     for (const Request& done : requests_) ExpectExact(done);
   }
+  // And that all have ended by themselves.
+  void ExpectAllWhole() const {
+    for (const Request& done : requests_) {
+      EXPECT_EQ(done.sink.code(), absl::StatusCode::kOk) << done.request.id;
+    }
+    ExpectAllExact();
+  }
+
+  uint32_t NumPreemptions() const {
+    uint32_t preemptions = 0;
+    for (const StepStats& step : rank_.steps()) preemptions += step.preemptions;
+    return preemptions;
+  }
 
   LLMEngine& engine() { return rank_.engine(); }
   FakeRank& rank() { return rank_; }
   EngineDriver& driver() { return driver_; }
+  SimulatedClock& clock() { return clock_; }
   std::deque<Request>& requests() { return requests_; }
 
  private:
@@ -92,4 +119,4 @@ class EngineWorld {
 
 }  // namespace baton
 
-#endif  // BATON_TESTS_SIMULATION_ENGINE_WORLD_H_
+#endif  // BATON_TESTS_FAKES_ENGINE_WORLD_H_

@@ -39,14 +39,6 @@ const MachineResult& BaseResult(CacheDtype cache) {
       .first->second;
 }
 
-uint32_t NumTokens(const MachineResult& result) {
-  uint32_t total = 0;
-  for (const GeneratedSequence& sequence : result.sequences) {
-    total += static_cast<uint32_t>(sequence.token_ids.size());
-  }
-  return total;
-}
-
 // The first `count` of the requests.
 void ExpectSameAsBase(const MachineConfig& config, int count = kNumRequests) {
   const MachineResult result = RunRequests(kModel, config, Requests(count));
@@ -58,14 +50,15 @@ void ExpectSameAsBase(const MachineConfig& config, int count = kNumRequests) {
     EXPECT_EQ(result.sequences[i].logprob_bits, base.sequences[i].logprob_bits)
         << config.ToString() << ", request " << i;
   }
-  std::cout << config.ToString() << ": " << NumTokens(result)
+  std::cout << config.ToString() << ": " << NumTokens(result.sequences)
             << " tokens, preempted before " << result.num_preempted_indices
             << " of them\n";
   if (config.preempt_before_every_token && config.num_draft_tokens == 0) {
     // A prompt that fits one step has no moment before its first token at which
     // it holds anything; every later index must have been hit. (Drafts bring
     // several tokens at once.)
-    EXPECT_GE(result.num_preempted_indices, NumTokens(result) - count);
+    EXPECT_GE(result.num_preempted_indices,
+              NumTokens(result.sequences) - count);
   }
 }
 

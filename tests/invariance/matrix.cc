@@ -74,14 +74,6 @@ void AddStops(const std::vector<GeneratedSequence>& unstopped,
   }
 }
 
-uint32_t NumTokens(const std::vector<GeneratedSequence>& sequences) {
-  size_t total = 0;
-  for (const GeneratedSequence& sequence : sequences) {
-    total += sequence.token_ids.size();
-  }
-  return static_cast<uint32_t>(total);
-}
-
 uint32_t Sum(const std::array<uint32_t, kMaxDraftTokens>& counts) {
   return std::accumulate(counts.begin(), counts.end(), 0u);
 }

@@ -53,6 +53,7 @@ std::unique_ptr<DeepSeekV3Runner> LoadRunner(const std::string& folder,
   LoadOptions load;
   load.folder = folder;
   load.cache_dtype = config.cache;
+  load.numerics = config.numerics;
   load.max_rows = static_cast<int>(options.max_rows());
   load.max_logits_rows = static_cast<int>(options.max_logits_rows());
   load.drafter = config.num_draft_tokens > 0;
@@ -171,8 +172,10 @@ class Rank {
 // Collects one request's tokens; dies on a gap, a repeat or a failure.
 class CollectingSink final : public TokenSink {
  public:
-  explicit CollectingSink(std::function<void(const KvHandle&)> on_handle = {})
-      : on_handle_(std::move(on_handle)) {}
+  explicit CollectingSink(const GenerationRequest& request,
+                          std::function<void(const KvHandle&)> on_handle = {})
+      : num_resumed_(request.token_ids.size() - request.original_prompt_tokens),
+        on_handle_(std::move(on_handle)) {}
 
   const GeneratedSequence& sequence() const { return sequence_; }
   size_t num_tokens() const { return sequence_.token_ids.size(); }
@@ -185,7 +188,7 @@ class CollectingSink final : public TokenSink {
   }
   void OnPromptLogprobs(const ScoredTokens&) override {}
   void OnTokens(const ScoredTokens& scored) override {
-    CHECK_EQ(scored.first_index, num_tokens());
+    CHECK_EQ(scored.first_index, num_resumed_ + num_tokens());
     for (const SampledToken& token : scored.tokens) {
       sequence_.token_ids.push_back(token.token_id);
       sequence_.logprob_bits.push_back(std::bit_cast<uint32_t>(token.logprob));
@@ -197,6 +200,7 @@ class CollectingSink final : public TokenSink {
   }
 
  private:
+  const size_t num_resumed_;
   const std::function<void(const KvHandle&)> on_handle_;
   GeneratedSequence sequence_;
   uint32_t computed_tokens_ = 0;
@@ -229,7 +233,7 @@ MachineResult RunUnified(Rank& rank, const MachineConfig& config,
                          const std::vector<GenerationRequest>& requests) {
   std::vector<std::unique_ptr<CollectingSink>> sinks;
   for (const GenerationRequest& request : requests) {
-    sinks.push_back(std::make_unique<CollectingSink>());
+    sinks.push_back(std::make_unique<CollectingSink>(request));
     CHECK_OK(rank.engine().Submit(request, sinks.back().get()));
   }
   Preempter preempter;
@@ -255,10 +259,10 @@ MachineResult RunSplit(std::array<Rank*, 2> ranks, const MachineConfig& config,
   std::vector<std::unique_ptr<CollectingSink>> first_sinks;
   std::vector<std::unique_ptr<CollectingSink>> sinks;
   for (const GenerationRequest& request : requests) {
-    sinks.push_back(std::make_unique<CollectingSink>());
+    sinks.push_back(std::make_unique<CollectingSink>(request));
     CollectingSink* sink = sinks.back().get();
     first_sinks.push_back(std::make_unique<CollectingSink>(
-        [&decode, &request, sink](const KvHandle& handle) {
+        request, [&decode, &request, sink](const KvHandle& handle) {
           GenerationRequest rest = request;
           rest.mode = RequestMode::kDecode;
           rest.kv_handle = handle;
@@ -306,9 +310,10 @@ std::string MachineConfig::ToString() const {
       << max_chunk_tokens << ", batch " << max_running_requests
       << (preempt_before_every_token ? ", preempted" : "") << ", "
       << VectorIsaName(isa) << ", threads " << threads << ", cache "
-      << (cache == CacheDtype::kF32 ? "f32" : "bf16") << ", depth "
-      << pipeline_depth << (device_thread ? " with a device thread" : "")
-      << ", " << (adaptive_verification ? "at most " : "") << num_draft_tokens
+      << (cache == CacheDtype::kF32 ? "f32" : "bf16") << ", "
+      << NumericsName(numerics) << ", depth " << pipeline_depth
+      << (device_thread ? " with a device thread" : "") << ", "
+      << (adaptive_verification ? "at most " : "") << num_draft_tokens
       << " drafts, " << pool_blocks << " blocks";
   return out.str();
 }
@@ -350,6 +355,14 @@ std::vector<GenerationRequest> MixedRequests(int count, uint32_t vocab_size) {
     requests.push_back(std::move(request));
   }
   return requests;
+}
+
+size_t NumTokens(const std::vector<GeneratedSequence>& sequences) {
+  size_t total = 0;
+  for (const GeneratedSequence& sequence : sequences) {
+    total += sequence.token_ids.size();
+  }
+  return total;
 }
 
 uint64_t Digest(const std::vector<GeneratedSequence>& sequences) {

@@ -5,12 +5,14 @@
 #define BATON_TESTS_INVARIANCE_TOKEN_MACHINE_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "engine/engine_options.h"
 #include "engine/generation_request.h"
+#include "engine/model/numerics.h"
 #include "kernels/cpu_context.h"
 #include "kernels/latent_attention.h"
 
@@ -18,7 +20,8 @@ namespace baton {
 
 enum class PoolSplit { kUnified, kSharedMemory, kTcp };
 
-// One way to compute the same tokens. All but `cache` must not change a bit.
+// One way to compute the same tokens. All but `cache` and `numerics` must not
+// change a bit.
 struct MachineConfig {
   PoolSplit split = PoolSplit::kUnified;
   uint32_t max_chunk_tokens = 512;
@@ -27,6 +30,7 @@ struct MachineConfig {
   VectorIsa isa = VectorIsa::kArray;
   int threads = 1;
   CacheDtype cache = CacheDtype::kF32;
+  Numerics numerics = Numerics::kExact;
   uint32_t pipeline_depth = 1;
   // A thread for each engine's device, so that steps really overlap; else the
   // driver's thread does one task of the device after each turn of the engine.
@@ -47,7 +51,8 @@ struct GeneratedSequence {
 };
 
 struct MachineResult {
-  std::vector<GeneratedSequence> sequences;  // In the order of the requests.
+  // In the order of the requests; without the tokens that these resume from.
+  std::vector<GeneratedSequence> sequences;
   // Pairs of (request, generated index) before which the request was preempted.
   uint32_t num_preempted_indices = 0;
   // All steps of the engine that decodes.
@@ -67,6 +72,8 @@ MachineResult RunRequests(const std::string& model_folder,
 // 200 ids, greedy and seeded sampling with all truncations, 4 to 12 tokens
 // each.
 std::vector<GenerationRequest> MixedRequests(int count, uint32_t vocab_size);
+
+size_t NumTokens(const std::vector<GeneratedSequence>& sequences);
 
 // FNV-1a (64 bits) over tokens and log-probability bits.
 uint64_t Digest(const std::vector<GeneratedSequence>& sequences);

@@ -33,24 +33,14 @@ void CpuStepExecutor::LaunchForward(const StepInput* input,
                                     StepOutput* output) {
   Launch& launch = launches_[num_launches_ % launches_.size()];
   launch = {this, input, output};
-  device_.stream->Enqueue({[](void* argument) {
-                             const Launch& mine =
-                                 *static_cast<Launch*>(argument);
-                             mine.executor->Forward(*mine.input, mine.output);
-                           },
-                           &launch});
+  device_.stream->Enqueue(TaskOf<&CpuStepExecutor::Forward>(&launch));
 }
 
 DeviceEvent CpuStepExecutor::LaunchSample(const StepInput* input,
                                           StepOutput* output) {
   Launch& launch = launches_[num_launches_++ % launches_.size()];
   CHECK(launch.input == input && launch.output == output);
-  device_.stream->Enqueue({[](void* argument) {
-                             const Launch& mine =
-                                 *static_cast<Launch*>(argument);
-                             mine.executor->Sample(*mine.input, mine.output);
-                           },
-                           &launch});
+  device_.stream->Enqueue(TaskOf<&CpuStepExecutor::Sample>(&launch));
   const DeviceEvent done = device_.stream->RecordEvent();
   if (after_step_.run != nullptr) device_.stream->Enqueue(after_step_);
   newest_event_ = device_.stream->RecordEvent();

@@ -54,6 +54,16 @@ class CpuStepExecutor final : public StepExecutor {
     StepOutput* output = nullptr;
   };
 
+  // A task that does `kPart` of a launch.
+  template <auto kPart>
+  static DeviceTask TaskOf(Launch* launch) {
+    return {[](void* argument) {
+              const Launch& mine = *static_cast<Launch*>(argument);
+              (mine.executor->*kPart)(*mine.input, mine.output);
+            },
+            launch};
+  }
+
   // On the device thread.
   void Forward(const StepInput& input, StepOutput* output);
   void Sample(const StepInput& input, StepOutput* output);

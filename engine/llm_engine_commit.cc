@@ -107,15 +107,11 @@ LLMEngine::Committed LLMEngine::CommitRows(const ScheduledRows& rows,
 void LLMEngine::CountCommitted(const ScheduledRows& rows,
                                const SampleOutput* drawn) {
   SequenceMetadata* sequence = rows.sequence;
-  sequence->inflight_rows -= rows.num_rows;
-  if (rows.source == RowSource::kHost) {
-    sequence->computed_rows += rows.num_rows;
-  } else {
-    // One row a token drawn: the others were of drafts refused.
-    sequence->computed_rows += drawn->num_tokens;
-  }
-  if (drawn == nullptr) return;
   const bool from_host = rows.source == RowSource::kHost;
+  sequence->inflight_rows -= rows.num_rows;
+  // From the device: one row a token drawn; the others were of drafts refused.
+  sequence->computed_rows += from_host ? rows.num_rows : drawn->num_tokens;
+  if (drawn == nullptr) return;
   sequence->total_inflight_tokens -= from_host ? 1 : rows.num_rows;
   --sequence->inflight_draws;
   for (uint32_t j = 0; j < drawn->num_verified && j < drawn->num_tokens; ++j) {

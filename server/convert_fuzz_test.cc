@@ -121,6 +121,16 @@ void CheckPenaltiesLetIn(const SamplingParams& s) {
   }
 }
 
+void CheckHandleLetIn(const KvHandle& h) {
+  ASSERT_EQ(h.blocks.size(), CacheSpec::BlocksFor(h.num_tokens));
+  for (const KvBlockRef& ref : h.blocks) {
+    ASSERT_LT(ref.block.value(), h.pool_blocks);
+  }
+  uint64_t end = 0;
+  ASSERT_FALSE(__builtin_mul_overflow(h.pool_blocks, h.block_bytes, &end));
+  ASSERT_FALSE(__builtin_add_overflow(end, h.base_address, &end));
+}
+
 // What every request that is let in must have, stated anew.
 void CheckLetIn(const GenerationRequest& r) {
   ASSERT_LE(r.sample_index, kMaxSampleIndex);
@@ -140,15 +150,7 @@ void CheckLetIn(const GenerationRequest& r) {
   ASSERT_LE(r.stop_token_ids.size(), 128u);
   for (const uint32_t token : r.stop_token_ids) ASSERT_LT(token, 100u);
   ASSERT_EQ(r.kv_handle.has_value(), r.mode == RequestMode::kDecode);
-  if (!r.kv_handle.has_value()) return;
-  const KvHandle& h = *r.kv_handle;
-  ASSERT_EQ(h.blocks.size(), CacheSpec::BlocksFor(h.num_tokens));
-  for (const KvBlockRef& ref : h.blocks) {
-    ASSERT_LT(ref.block.value(), h.pool_blocks);
-  }
-  uint64_t end = 0;
-  ASSERT_FALSE(__builtin_mul_overflow(h.pool_blocks, h.block_bytes, &end));
-  ASSERT_FALSE(__builtin_add_overflow(end, h.base_address, &end));
+  if (r.kv_handle.has_value()) CheckHandleLetIn(*r.kv_handle);
 }
 
 TEST(ConvertFuzzTest,

@@ -118,6 +118,26 @@ std::vector<BadRequest> BadNumbers() {
   return cases;
 }
 
+std::vector<BadRequest> BadBiases() {
+  return {
+      {"sampling.logit_bias",
+       [](auto* r) {
+         r->mutable_sampling()->add_logit_bias()->set_token_id(100);
+       }},
+      {"sampling.logit_bias",
+       [](auto* r) {
+         r->mutable_sampling()->add_logit_bias()->set_token_id(7);
+         r->mutable_sampling()->add_logit_bias()->set_token_id(7);
+       }},
+      {"sampling.logit_bias",
+       [](auto* r) {
+         for (uint32_t i = 0; i < 1025; ++i) {
+           r->mutable_sampling()->add_logit_bias()->set_token_id(i);
+         }
+       }},
+  };
+}
+
 std::vector<BadRequest> BadShapes() {
   return {
       {"request.id", [](v1::WorkerRequest* r) { r->clear_id(); }},
@@ -158,21 +178,6 @@ std::vector<BadRequest> BadShapes() {
        [](auto* r) { r->mutable_sampling()->set_num_top_logprobs(21); }},
       {"logprobs.top",
        [](auto* r) { r->mutable_sampling()->set_num_top_logprobs(kMax32); }},
-      {"sampling.logit_bias",
-       [](auto* r) {
-         r->mutable_sampling()->add_logit_bias()->set_token_id(100);
-       }},
-      {"sampling.logit_bias",
-       [](auto* r) {
-         r->mutable_sampling()->add_logit_bias()->set_token_id(7);
-         r->mutable_sampling()->add_logit_bias()->set_token_id(7);
-       }},
-      {"sampling.logit_bias",
-       [](auto* r) {
-         for (uint32_t i = 0; i < 1025; ++i) {
-           r->mutable_sampling()->add_logit_bias()->set_token_id(i);
-         }
-       }},
       {"stopping.stop_token_ids",
        [](v1::WorkerRequest* r) { r->set_stop_token_ids(1, 100); }},
       {"stopping.stop_token_ids",
@@ -185,6 +190,7 @@ std::vector<BadRequest> BadShapes() {
 TEST(ConvertTest, EveryBadFieldIsInvalidAndNamed) {
   std::vector<BadRequest> cases = BadNumbers();
   for (const BadRequest& bad : BadShapes()) cases.push_back(bad);
+  for (const BadRequest& bad : BadBiases()) cases.push_back(bad);
   int index = 0;
   for (const BadRequest& bad : cases) {
     v1::DecodeRequest request = GoodRequest();

@@ -122,7 +122,10 @@ void AddRequestFlags(Flags& flags, RequestOptions* options) {
              .help = "Before so many tokens nothing but --max_tokens ends the "
                      "text."});
   flags.Add(&options->stop,
-            {.name = "stop", .help = "Strings that end the text."});
+            {.name = "stop",
+             .help = "Strings that end the text, spaces and all. A comma in "
+                     "one is written \\,. May be repeated.",
+             .exact_items = true});
   flags.Add(&options->stop_token_ids,
             {.name = "stop_token_ids", .help = "Token ids that end it."});
   flags.Add(&options->ignore_eos,

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/str_replace.h"
 
 namespace baton {
 namespace {
@@ -103,11 +103,32 @@ absl::Status ParseValue(const std::string& text, const FlagSpec& spec,
   return CheckBounds(static_cast<double>(v->bytes), spec);
 }
 
-absl::Status ParseValue(const std::string& text, const FlagSpec&,
+// "a\\,b,c" is "a,b" and "c".
+std::vector<std::string> SplitItems(const std::string& text) {
+  std::vector<std::string> items(1);
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text.compare(i, 2, "\\,") == 0) {
+      items.back() += text[++i];
+    } else if (text[i] == ',') {
+      items.emplace_back();
+    } else {
+      items.back() += text[i];
+    }
+  }
+  return items;
+}
+
+absl::Status ParseValue(const std::string& text, const FlagSpec& spec,
                         std::vector<std::string>* v) {
   v->clear();
-  for (const auto part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
-    v->push_back(std::string(absl::StripAsciiWhitespace(part)));
+  for (std::string& item : SplitItems(text)) {
+    if (!spec.exact_items) absl::StripAsciiWhitespace(&item);
+    if (!item.empty()) {
+      v->push_back(std::move(item));
+    } else if (spec.exact_items) {
+      return absl::InvalidArgumentError(
+          "has an empty item; a comma in one is written \\,");
+    }
   }
   return absl::OkStatus();
 }
@@ -136,7 +157,9 @@ std::string FormatValue(ByteSize v) {
   return absl::StrCat(v.bytes);
 }
 std::string FormatValue(const std::vector<std::string>& v) {
-  return absl::StrJoin(v, ",");
+  return absl::StrJoin(v, ",", [](std::string* out, const std::string& item) {
+    out->append(absl::StrReplaceAll(item, {{",", "\\,"}}));
+  });
 }
 template <typename T>
 std::string FormatValue(const std::optional<T>& v) {

@@ -19,8 +19,8 @@ struct ByteSize {
   uint64_t bytes = 0;
 };
 
-// Where a flag's value goes. Durations are "30s" or "1m30s", lists have commas;
-// an optional that stays empty has no default.
+// Where a flag's value goes. Durations are "30s" or "1m30s", lists have commas,
+// and "\\," where an item has one; an optional that stays empty has no default.
 using FlagTarget =
     std::variant<bool*, int32_t*, uint32_t*, uint64_t*, double*, std::string*,
                  absl::Duration*, ByteSize*, std::vector<std::string>*,
@@ -35,6 +35,9 @@ struct FlagSpec {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool required = false;
+  // Of a list: items are taken as they are, and none may be empty; else spaces
+  // around them and empty ones are dropped.
+  bool exact_items = false;
 };
 
 enum class FlagArity { kOne, kSwitch, kList, kPositional };

@@ -29,6 +29,26 @@ TEST(FlagValueTest, EveryTypeIsReadAndWritten) {
   EXPECT_EQ(RoundTrip<std::optional<uint32_t>>("7"), "7");
 }
 
+TEST(FlagValueTest, AnItemMayHaveACommaAndWhereItMattersSpaces) {
+  std::vector<std::string> list;
+  const auto parse = [&list](const std::string& text, bool exact) {
+    return ParseFlagValue(text, {.name = "f", .help = "", .exact_items = exact},
+                          &list);
+  };
+  ASSERT_TRUE(parse("\\, a,b\\,\\,", true).ok());
+  EXPECT_EQ(list, (std::vector<std::string>{", a", "b,,"}));
+  EXPECT_EQ(FormatFlagValue(&list), "\\, a,b\\,\\,");
+  ASSERT_TRUE(parse(" a , b\\c", true).ok());
+  EXPECT_EQ(list, (std::vector<std::string>{" a ", " b\\c"}));
+  ASSERT_TRUE(parse(" a ,", false).ok());
+  EXPECT_EQ(list, std::vector<std::string>{"a"});
+  for (const char* bad : {"", ",", "a,", "a,,b"}) {
+    EXPECT_EQ(parse(bad, true).message(),
+              "has an empty item; a comma in one is written \\,")
+        << bad;
+  }
+}
+
 TEST(FlagValueTest, BytesHaveBinaryUnits) {
   EXPECT_EQ(RoundTrip<ByteSize>("0"), "0");
   EXPECT_EQ(RoundTrip<ByteSize>("1023"), "1023");

@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "engine/model/fp8.h"
@@ -157,6 +162,44 @@ absl::Status CheckNoMtpLayer(const ModelConfig& config,
   return absl::OkStatus();
 }
 
+// The layer of "model.layers.3.x"; nullopt for a tensor outside the layers.
+std::optional<int> LayerOf(absl::string_view name) {
+  int layer = 0;
+  if (!absl::ConsumePrefix(&name, "model.layers.")) return std::nullopt;
+  if (!absl::SimpleAtoi(name.substr(0, name.find('.')), &layer)) {
+    return std::nullopt;
+  }
+  return layer;
+}
+
+// `used`: the names of all that the model reads, but for scales.
+absl::Status CheckNoneLeftOut(const ModelConfig& config,
+                              const ModelTensors& tensors,
+                              const std::set<std::string>& used) {
+  for (const Tensor& tensor : tensors.tensors()) {
+    const std::optional<int> layer = LayerOf(tensor.name);
+    absl::string_view name = tensor.name;
+    absl::ConsumeSuffix(&name, "_scale_inv");
+    if (!layer.has_value() || used.contains(std::string(name)) ||
+        tensor.name.ends_with(".inv_freq")) {
+      continue;
+    }
+    if (*layer < config.num_layers + config.num_mtp_layers) {
+      return Fault(tensor, absl::StrCat("has no place in layer ", *layer,
+                                        " by config.json's n_routed_experts, "
+                                        "n_shared_experts, topk_method, "
+                                        "first_k_dense_replace, q_lora_rank"));
+    }
+    if (FindPrefix(tensors, LayerPrefix(*layer) + "eh_proj.") != nullptr) {
+      continue;
+    }
+    return Fault(tensor, absl::StrCat("is of a layer too many by config.json's "
+                                      "num_hidden_layers = ",
+                                      config.num_layers));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<const Tensor*> FindWithShape(const ModelTensors& tensors,
                                             const std::string& name,
                                             const std::vector<int64_t>& shape) {
@@ -232,10 +275,12 @@ absl::Status CheckTensors(const ModelConfig& config,
       AddMtpLayer(config, layer, &list);
     }
   }
+  std::set<std::string> used;
   for (const TensorSpec& spec : list.specs()) {
     RETURN_IF_ERROR(CheckTensor(spec, config, tensors, storage));
+    used.insert(spec.name);
   }
-  return absl::OkStatus();
+  return CheckNoneLeftOut(config, tensors, used);
 }
 
 }  // namespace baton

@@ -19,7 +19,9 @@ enum class ModelParts { kMain, kMainAndDrafter };
 // Name, shape and dtype of every tensor that `config` asks for: NOT_FOUND or
 // INVALID_ARGUMENT naming file and tensor. Each MTP layer may be absent as a
 // whole, but for the first, which is the drafter; none may pass for an ordinary
-// one. Tensors beyond those are
+// one. A layer's tensor that `config` has no place for is refused, since
+// without it the model is another one: but for buffers (inv_freq) and MTP
+// layers beyond num_nextn_predict_layers. Tensors outside the layers are
 // nobody's business.
 absl::Status CheckTensors(const ModelConfig& config,
                           const ModelTensors& tensors, WeightStorage storage,

@@ -110,6 +110,28 @@ TEST_F(TensorCheckTest, AnMtpLayerCannotPassForAnOrdinaryOne) {
   EXPECT_TRUE(Check().ok()) << "nothing shows it any more: " << Check();
 }
 
+TEST_F(TensorCheckTest, ALayersTensorWithoutAPlaceIsRefused) {
+  const auto refusal = [this](const char* key, const json& value) {
+    const json good = config_;
+    config_[key] = value;
+    const absl::Status status = Check();
+    config_ = good;
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << key;
+    return std::string(status.message());
+  };
+  EXPECT_NE(refusal("n_shared_experts", 0).find("mlp.shared_experts."),
+            std::string::npos);
+  EXPECT_NE(refusal("topk_method", "greedy").find("e_score_correction_bias"),
+            std::string::npos);
+  // Layer 2 would be an MTP layer, or nobody's.
+  config_["num_nextn_predict_layers"] = 0;
+  const std::string beyond = refusal("num_hidden_layers", 2);
+  EXPECT_NE(beyond.find("tensor model.layers.2."), std::string::npos);
+  EXPECT_NE(beyond.find("num_hidden_layers = 2"), std::string::npos);
+  // Layer 3 is an MTP layer, which nobody needs.
+  EXPECT_TRUE(Check().ok()) << Check();
+}
+
 TEST_F(TensorCheckTest, OtherTensorsAreIgnored) {
   tensors_.push_back(F32Tensor("model.layers.0.rotary_emb.inv_freq", {1}, {1}));
   EXPECT_TRUE(Check().ok()) << Check();

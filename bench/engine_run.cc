@@ -1,5 +1,6 @@
 #include "bench/engine_run.h"
 
+#include <sys/prctl.h>
 #include <time.h>
 
 #include <algorithm>
@@ -113,6 +114,7 @@ absl::Status BenchEngine::Start(const BenchEngineOptions& options,
 BatchRun BenchEngine::Run(const std::vector<GenerationRequest>& requests) {
   std::vector<RecordingTokenSink> sinks(requests.size());
   steps_.clear();
+  prctl(PR_SET_TIMERSLACK, 1000);  // As server/engine_loop.cc.
   const absl::Time start = clock_.Now();
   for (size_t i = 0; i < requests.size(); ++i) {
     CHECK_OK(engine_->Submit(requests[i], &sinks[i]));

@@ -3,6 +3,7 @@
 #define BATON_ENGINE_CPU_STEP_EXECUTOR_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -65,6 +66,7 @@ class CpuStepExecutor final : public StepExecutor {
   }
 
   // On the device thread.
+  void AfterStep();
   void Forward(const StepInput& input, StepOutput* output);
   void Sample(const StepInput& input, StepOutput* output);
   void TakeHidden(const StepInput& input);
@@ -78,9 +80,10 @@ class CpuStepExecutor final : public StepExecutor {
   DeviceTask after_step_;
   DeviceEvent newest_event_;
   std::array<Launch, kMaxPipelineDepth> launches_;
-  size_t num_launches_ = 0;
+  std::atomic<uint64_t> num_launches_{0};  // Written by the engine thread.
 
   // All below: the device thread.
+  uint64_t num_ended_ = 0;  // Steps.
   std::vector<SequenceSlot> slots_;
   StepBatch batch_;  // Of the step that runs.
   std::vector<CorrectedRows> corrected_;

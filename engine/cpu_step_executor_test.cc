@@ -117,6 +117,22 @@ TEST_P(CpuStepExecutorTest, SlotsCarryASequenceFromStepToStep) {
   EXPECT_EQ(tokens_, expected);
 }
 
+TEST_P(CpuStepExecutorTest, OnlyAStepWithNoneBehindItWakesTheEngine) {
+  int num_wakes = 0;
+  executor_.SetAfterStep(
+      {[](void* count) { ++*static_cast<int*>(count); }, &num_wakes});
+  const StepInput nothing;
+  for (const int expected : {1, 2}) {
+    for (int step = 0; step < 2; ++step) {
+      executor_.LaunchForward(&nothing, &output_);
+      executor_.LaunchSample(&nothing, &output_);
+    }
+    while (stream_.Poll()) {
+    }
+    EXPECT_EQ(num_wakes, expected);
+  }
+}
+
 TEST_P(CpuStepExecutorTest, ASequenceGoesOnBehindABlockOfAnother) {
   std::vector<uint32_t> prompt(66);
   std::iota(prompt.begin(), prompt.end(), 0);

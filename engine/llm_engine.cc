@@ -44,6 +44,8 @@ RequestActivity ActivityIn(SequencePhase phase) {
   return RequestActivity::kQueued;
 }
 
+constexpr absl::Duration kShortestWait = absl::Microseconds(10);
+
 void WakeInbox(void* inbox) { static_cast<Inbox*>(inbox)->Wake(); }
 
 // Takes `count` of `limit` places, counted in `*taken`; false if there are
@@ -135,7 +137,17 @@ void LLMEngine::WaitForWork(absl::Duration timeout) {
     const absl::Time next = deadlines_.begin()->first;
     timeout = std::min(timeout, next - environment_.clock->Now());
   }
+  if (worker_.num_in_flight() > 1) timeout = std::min(timeout, TimeToStepEnd());
   inbox_.WaitForItem(timeout);
+}
+
+absl::Duration LLMEngine::TimeToStepEnd() const {
+  const StepType type = worker_.in_flight(0).plan.type;
+  const absl::Duration usual = device_time_[static_cast<size_t>(type)];
+  const absl::Time now = environment_.clock->Now();
+  const absl::Time end = device_busy_until_.value_or(now) + usual;
+  // Late: looked after every so often.
+  return std::max({end - now, usual / 16, kShortestWait});
 }
 
 bool LLMEngine::Preempt(const RequestId& id, uint32_t sample_index) {

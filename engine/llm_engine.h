@@ -2,6 +2,7 @@
 #ifndef BATON_ENGINE_LLM_ENGINE_H_
 #define BATON_ENGINE_LLM_ENGINE_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -87,7 +88,9 @@ class LLMEngine {
   // No request, nothing in the stream, no block out.
   bool idle() const;
   // Blocks until there may be something to do, or `timeout`. Only useful when
-  // neither Advance nor the stream's Poll did anything.
+  // neither Advance nor the stream's Poll did anything. While steps follow one
+  // another the device wakes nobody, so this returns when the oldest should
+  // have ended, by the time of the one before.
   void WaitForWork(absl::Duration timeout);
   void Wake() { inbox_.Wake(); }
 
@@ -114,6 +117,8 @@ class LLMEngine {
   bool AdmitSequences();
   bool LaunchNextStep(absl::Time turn_start);
   void UpdateLoad();
+  // REQUIRES: steps are in flight.
+  absl::Duration TimeToStepEnd() const;
 
   // Null, and its sink told, if the same sample is live.
   SequenceMetadata* AddSequence(std::unique_ptr<SequenceMetadata> added);
@@ -190,6 +195,8 @@ class LLMEngine {
   // The end on the device of the newest committed step, while work followed it
   // without a gap of ours.
   std::optional<absl::Time> device_busy_until_;
+  // Of the newest committed step of each type.
+  std::array<absl::Duration, 2> device_time_;
 };
 
 }  // namespace baton

@@ -204,9 +204,10 @@ void LLMEngine::ReportStep(const WorkerStepState& step,
                            const Committed& committed,
                            absl::Duration commit_time) {
   const StepOutput& output = step.output;
+  const absl::Duration device_time = output.device_end - output.device_start;
+  device_time_[static_cast<size_t>(step.plan.type)] = device_time;
   if (step.plan.type == StepType::kDecode) {
-    scheduler_.planner()->Observe(output.num_rows,
-                                  output.device_end - output.device_start);
+    scheduler_.planner()->Observe(output.num_rows, device_time);
   }
   const absl::Time ready = device_busy_until_.value_or(output.device_start);
   device_busy_until_ = output.device_end;
@@ -219,7 +220,7 @@ void LLMEngine::ReportStep(const WorkerStepState& step,
                      .tokens = committed.tokens,
                      .schedule_time = step.schedule_time,
                      .commit_time = commit_time,
-                     .device_time = output.device_end - output.device_start,
+                     .device_time = device_time,
                      .device_idle = std::max(absl::ZeroDuration(),
                                              output.device_start - ready)};
   CountDrafts(step, &stats);

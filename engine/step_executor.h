@@ -17,7 +17,8 @@ class StepExecutor {
  public:
   virtual ~StepExecutor() = default;
   virtual const ModelRunnerInfo& info() const = 0;
-  // Runs on the device's side after each step's event; once, before any launch.
+  // Runs on the device's side behind the event of each step that leaves it
+  // nothing to do; may run behind others too. Set once, before any launch.
   virtual void SetAfterStep(DeviceTask task) = 0;
   // Enqueue alone: nothing waits. Input and output are the device's until the
   // event has fired; they outlive it.

@@ -1,5 +1,7 @@
 #include "server/engine_loop.h"
 
+#include <sys/prctl.h>
+
 #include "base/logging.h"
 
 namespace baton {
@@ -7,6 +9,8 @@ namespace {
 
 // Work and the end wake the threads; this bounds what a lost wake-up costs.
 constexpr absl::Duration kIdleWait = absl::Seconds(1);
+// The engine looks for the end of a step by the clock.
+constexpr unsigned long kTimerSlackNanoseconds = 1000;
 // Every request has ended by then: more is a bug, and better seen than waited
 // for.
 constexpr int kMaxIdleWaitsAtTheEnd = 60;
@@ -33,6 +37,7 @@ EngineLoop::~EngineLoop() {
 }
 
 void EngineLoop::TurnEngine() {
+  prctl(PR_SET_TIMERSLACK, kTimerSlackNanoseconds);
   int waits_at_the_end = 0;
   while (!stop_engine_.load() || !engine_->idle()) {
     const bool advanced = engine_->Advance();

@@ -9,6 +9,9 @@
 namespace baton {
 namespace {
 
+// Under adaptive verification a draft more is made each so many decode steps.
+constexpr uint32_t kStepsPerLongerChain = 8;
+
 // Both sets are sorted by id.
 template <typename Set>
 auto PlaceOf(Set& set, SequenceId id) {
@@ -258,14 +261,16 @@ void Scheduler::ChooseDraftsToVerify() {
   }
   verify_.resize(wishes_.size());
   planner_.Choose(rates_, options_.max_logits_rows(), verify_);
-  // A draft that won't be verified is made in vain; one more than that is to
-  // learn whether it would pay.
+  // A draft that won't be verified is made in vain; from time to time one more
+  // shows whether it would pay.
   const bool adaptive = !options_.step_curve.empty();
+  const uint32_t more = ++drafting_steps_ % kStepsPerLongerChain == 0 ? 1 : 0;
   for (size_t i = 0; i < wishes_.size(); ++i) {
     wishes_[i].verify = verify_[i];
-    wishes_[i].num_drafts =
-        adaptive ? std::min(options_.num_draft_tokens, verify_[i] + 1)
-                 : options_.num_draft_tokens;
+    wishes_[i].num_drafts = options_.num_draft_tokens;
+    if (!adaptive) continue;
+    wishes_[i].num_drafts = std::min(options_.num_draft_tokens,
+                                     std::max(verify_[i], 1u) + more);
   }
 }
 

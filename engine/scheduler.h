@@ -108,6 +108,7 @@ class Scheduler {
   uint64_t waiting_tokens_ = 0;
   uint32_t preemptions_ = 0;  // Since the newest plan.
   uint32_t decode_steps_since_prefill_ = 0;
+  uint32_t drafting_steps_ = 0;
   // Of the decode step being planned.
   std::vector<DecodeWish> wishes_;
   std::vector<DraftRates> rates_;

@@ -119,6 +119,31 @@ TEST_F(SpeculationTest, ARefusalAndAnEndAtEveryPlaceOfARunChangeNoToken) {
   }
 }
 
+TEST_F(SpeculationTest, DraftsThatDoNotPayAreHardlyMade) {
+  FakeRank::Options options = {.num_blocks = 4};
+  options.model.right_drafts = 0;
+  options.engine.num_draft_tokens = kMaxDraftTokens;
+  options.engine.pipeline_depth = 1;
+  // A row more takes as long as the first one.
+  options.engine.step_curve = {{.rows = 1, .time = absl::Milliseconds(1)},
+                               {.rows = 100, .time = absl::Milliseconds(100)}};
+  EngineWorld world(options);
+  world.Submit(MakeRequest(1, 20, 200));
+  world.RunUntilIdle();
+  world.ExpectAllWhole();
+  uint32_t steps = 0;
+  uint32_t made = 0;
+  for (const StepStats& step : world.rank().steps()) {
+    if (step.prefill) continue;
+    ++steps;
+    made += step.drafts_made;
+  }
+  EXPECT_GT(steps, 150u);
+  // One a step, and now and then one more.
+  EXPECT_GT(made, steps);
+  EXPECT_LT(made, 2 * steps);
+}
+
 // The true distribution of each token of an answer at temperature 1, by
 // enumeration.
 class Enumeration {

@@ -47,6 +47,19 @@ KvPool::KvPool(std::byte* region, uint32_t num_blocks, size_t block_bytes)
   CHECK_EQ(reinterpret_cast<uintptr_t>(region) % kBlockAlignment, 0u);
 }
 
+KvPool::KvPool(const KvPool& whole, BlockId first, uint32_t num_blocks)
+    : region_(nullptr),
+      blocks_(whole.block(first)),
+      generations_(whole.generations_ + first.value()),
+      num_blocks_(num_blocks),
+      block_bytes_(whole.block_bytes_) {
+  CHECK_LE(uint64_t{first.value()} + num_blocks, whole.num_blocks_);
+}
+
+KvPool KvPool::Slice(BlockId first, uint32_t num_blocks) const {
+  return KvPool(*this, first, num_blocks);
+}
+
 size_t KvPool::RegionBytes(uint32_t num_blocks, size_t block_bytes) {
   return BlocksOffset(num_blocks) + num_blocks * block_bytes;
 }

@@ -26,10 +26,15 @@ struct KvBlockRef {
 // A reader in another process copies a block and trusts the copy only if the
 // block's generation was the expected one before and after.
 //
-// Owned by the engine: one thread writes generations. Peers read at any time.
+// Owned by the engine: one thread writes the generations of a block. Peers read
+// at any time.
 class KvPool {
  public:
   KvPool(std::byte* region, uint32_t num_blocks, size_t block_bytes);
+
+  // A part of it, which one rank owns: its ids begin at 0 again. It has no
+  // region of its own.
+  KvPool Slice(BlockId first, uint32_t num_blocks) const;
 
   static size_t RegionBytes(uint32_t num_blocks, size_t block_bytes);
   // Offset of block 0 from the region's start.
@@ -37,6 +42,7 @@ class KvPool {
 
   uint32_t num_blocks() const { return num_blocks_; }
   size_t block_bytes() const { return block_bytes_; }
+  // Null in a slice.
   std::byte* region() const { return region_; }
   std::byte* blocks() const { return blocks_; }
   std::byte* block(BlockId id) const {
@@ -51,6 +57,8 @@ class KvPool {
   uint64_t BeginNewContent(BlockId id);
 
  private:
+  KvPool(const KvPool& whole, BlockId first, uint32_t num_blocks);
+
   std::byte* const region_;
   std::byte* const blocks_;
   std::atomic<uint64_t>* const generations_;

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "comm/kv_transfer_agent.h"
+#include "comm/kv_transfer.h"
 #include "kernels/sample.h"
 
 namespace baton {

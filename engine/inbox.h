@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/mpsc_queue.h"
-#include "comm/kv_transfer_agent.h"
+#include "comm/kv_transfer.h"
 #include "engine/generation_request.h"
 #include "engine/sequence.h"
 

@@ -280,9 +280,9 @@ void LLMEngine::End(SequenceMetadata* sequence, absl::Status status) {
       return;
   }
   if (sequence->kv.state() == KvRangeState::kExported) {
-    environment_.transfer->EndExport(export_id);
+    environment_.transfer.EndExport(export_id);
   } else if (sequence->kv.state() == KvRangeState::kImporting) {
-    environment_.transfer->CancelImport(ImportId(sequence->id.value()));
+    environment_.transfer.CancelImport(ImportId(sequence->id.value()));
   } else {
     kv_.Release(&sequence->kv);
     Finish(sequence, status);

@@ -20,7 +20,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "comm/kv_transfer_agent.h"
+#include "comm/kv_transfer.h"
+#include "comm/kv_transfer_port.h"
 #include "engine/deferred_release.h"
 #include "engine/engine_options.h"
 #include "engine/generation_request.h"
@@ -41,8 +42,8 @@ namespace baton {
 struct EngineEnvironment {
   StepExecutor* executor = nullptr;
   KvPool* pool = nullptr;
-  // Null: kPrefill and handles are refused.
-  KvTransferAgent* transfer = nullptr;
+  // None: kPrefill and handles are refused.
+  KvTransferPort transfer = {};
   const Clock* clock = nullptr;
   std::function<void(const StepStats&)> observer = {};  // May be empty.
 };

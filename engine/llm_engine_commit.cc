@@ -128,7 +128,7 @@ void LLMEngine::ReportProgress(SequenceMetadata* sequence) const {
                                 ? CacheSpec::BlocksFor(computed)
                                 : computed / CacheSpec::kBlockTokens;
   if (readable > 0) {
-    environment_.transfer->PublishReadable(ExportId(sequence->id.value()),
+    environment_.transfer.PublishReadable(ExportId(sequence->id.value()),
                                            readable);
   }
   sequence->sink->OnProgress(computed);
@@ -196,7 +196,7 @@ void LLMEngine::PublishTail(const SequenceMetadata& sequence,
                    .drawn = drawn.sample->tokens[0],
                    .top = {top.begin(), top.end()}}},
       .hidden = {drawn.hidden.begin(), drawn.hidden.end()}};
-  environment_.transfer->PublishTail(ExportId(sequence.id.value()),
+  environment_.transfer.PublishTail(ExportId(sequence.id.value()),
                                      EncodeKvTail(tail));
 }
 

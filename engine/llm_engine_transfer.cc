@@ -15,7 +15,7 @@ absl::Status LLMEngine::CheckTransfer(const GenerationRequest& request) const {
   if (!has_handle && request.mode != RequestMode::kPrefill) {
     return absl::OkStatus();
   }
-  if (environment_.transfer == nullptr) {
+  if (!environment_.transfer) {
     return absl::FailedPreconditionError("no KV transfer here");
   }
   if (!has_handle) return absl::OkStatus();
@@ -41,14 +41,14 @@ absl::Status LLMEngine::CheckTransfer(const GenerationRequest& request) const {
 void LLMEngine::StartExport(SequenceMetadata* sequence) {
   kv_.Transition(&sequence->kv, KvRangeState::kExported);
   ++num_exporting_;
-  sequence->sink->OnKvHandle(environment_.transfer->StartExport(
+  sequence->sink->OnKvHandle(environment_.transfer.StartExport(
       ExportId(sequence->id.value()), sequence->kv.blocks(),
       sequence->num_tokens()));
 }
 
 void LLMEngine::StartImport(SequenceMetadata* sequence) {
   kv_.Transition(&sequence->kv, KvRangeState::kImporting);
-  environment_.transfer->StartImport(ImportId(sequence->id.value()),
+  environment_.transfer.StartImport(ImportId(sequence->id.value()),
                                      std::move(*sequence->request.kv_handle), 0,
                                      sequence->kv.blocks());
 }

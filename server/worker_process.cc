@@ -83,8 +83,7 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
   const absl::Time pooled = process->clock_.Now();
   process->StartEngine(process->MakeEngineOptions(options), options.kv_lease,
                        std::move(observer));
-  RETURN_IF_ERROR(
-      WarmUp(process->engine_.get(), process->clock_, kWarmUpTimeout));
+  RETURN_IF_ERROR(WarmUp(&process->engine(), process->clock_, kWarmUpTimeout));
   const absl::Time warm = process->clock_.Now();
   LOG(INFO) << "warm fingerprint " << process->model().fingerprint << " isa "
             << VectorIsaName(process->cpu_.isa) << " threads "
@@ -167,25 +166,18 @@ void WorkerProcess::StartEngine(
         KvTransferAgentOptions{.fingerprint = model().fingerprint,
                                .lease = kv_lease},
         transport_.get(), pool_.get(), &clock_, [this](KvTransferEvent event) {
-          engine_->OnTransferEvent(std::move(event));
+          engine().OnTransferEvent(std::move(event));
         });
   }
-  executor_ = std::make_unique<CpuStepExecutor>(
-      options, CpuStepExecutor::Device{.model = runner_.get(),
-                                       .pool = pool_.get(),
-                                       .stream = &stream_,
-                                       .clock = &clock_,
-                                       .cpu = cpu_});
-  engine_ = std::make_unique<LLMEngine>(
-      options, EngineEnvironment{.executor = executor_.get(),
+  rank_ = std::make_unique<WorkerRank>(
+      options, WorkerRank::Parts{.runner = runner_.get(),
                                  .pool = pool_.get(),
                                  .transfer = agent_.get(),
                                  .clock = &clock_,
+                                 .cpu = cpu_,
                                  .observer = std::move(observer)});
-  const bool asynchronous = options.pipeline_depth > 1;
-  if (asynchronous) device_ = std::make_unique<DeviceThread>(&stream_);
-  loop_ = std::make_unique<EngineLoop>(
-      engine_.get(), asynchronous ? nullptr : &stream_, agent_.get());
+  loop_ = std::make_unique<EngineLoop>(&rank_->engine(),
+                                       rank_->stream_to_poll(), agent_.get());
 }
 
 }  // namespace baton

@@ -15,14 +15,12 @@
 #include "comm/kv_pool.h"
 #include "comm/kv_transfer_agent.h"
 #include "comm/ucx_transport.h"
-#include "engine/cpu_device_stream.h"
-#include "engine/cpu_step_executor.h"
 #include "engine/llm_engine.h"
 #include "engine/model/deepseek_v3_runner.h"
 #include "kernels/thread_pool.h"
-#include "server/device_thread.h"
 #include "server/engine_loop.h"
 #include "server/worker_options.h"
+#include "server/worker_rank.h"
 
 namespace baton {
 
@@ -44,7 +42,7 @@ class WorkerProcess {
       const WorkerOptions& options,
       std::function<void(const StepStats&)> observer);
 
-  LLMEngine& engine() const { return *engine_; }
+  LLMEngine& engine() const { return rank_->engine(); }
   const Clock& clock() const { return clock_; }
   const ModelRunnerInfo& model() const { return runner_->info(); }
   // UcxTransport's ways; none: unified.
@@ -72,10 +70,7 @@ class WorkerProcess {
   AnonymousRegion region_;                   // Null: the transport's.
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<KvTransferAgent> agent_;  // Null: unified.
-  CpuDeviceStream stream_;
-  std::unique_ptr<CpuStepExecutor> executor_;
-  std::unique_ptr<LLMEngine> engine_;
-  std::unique_ptr<DeviceThread> device_;  // Null: the loop's engine thread.
+  std::unique_ptr<WorkerRank> rank_;
   std::unique_ptr<EngineLoop> loop_;
 };
 

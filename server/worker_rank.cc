@@ -1,0 +1,21 @@
+#include "server/worker_rank.h"
+
+namespace baton {
+
+WorkerRank::WorkerRank(const EngineOptions& options, const Parts& parts)
+    : executor_(options, CpuStepExecutor::Device{.model = parts.runner,
+                                                 .pool = parts.pool,
+                                                 .stream = &stream_,
+                                                 .clock = parts.clock,
+                                                 .cpu = parts.cpu}),
+      engine_(options, EngineEnvironment{.executor = &executor_,
+                                         .pool = parts.pool,
+                                         .transfer = parts.transfer,
+                                         .clock = parts.clock,
+                                         .observer = parts.observer}) {
+  if (options.pipeline_depth > 1) {
+    device_ = std::make_unique<DeviceThread>(&stream_);
+  }
+}
+
+}  // namespace baton

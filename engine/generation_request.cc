@@ -160,9 +160,8 @@ absl::Status ValidateSamples(const GenerationRequest& request,
     return FieldError("num_samples",
                       absl::StrCat("must be 1 .. ", limits.max_samples));
   }
-  if (request.num_samples > 1 && (request.mode == RequestMode::kPrefill ||
-                                  request.kv_handle.has_value())) {
-    return FieldError("num_samples", "must be 1 where KV is transferred");
+  if (request.num_samples > 1 && request.mode == RequestMode::kPrefill) {
+    return FieldError("num_samples", "must be 1 in a prefill");
   }
   if (request.sample_index >
       std::numeric_limits<uint32_t>::max() - request.num_samples) {

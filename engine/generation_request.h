@@ -62,7 +62,8 @@ enum class RequestMode {
 struct GenerationRequest {
   RequestId id;
   uint32_t sample_index = 0;  // Of its first sample.
-  // Of sample_index and up, all of this prompt, which is computed once.
+  // Of sample_index and up, all of this prompt, which is computed once. Of
+  // kPrefill: 1.
   uint32_t num_samples = 1;
   uint32_t attempt = 0;
   RequestMode mode = RequestMode::kGenerate;
@@ -76,10 +77,11 @@ struct GenerationRequest {
   uint32_t min_tokens = 0;
   std::vector<uint32_t> stop_token_ids;
   // Prompt tokens from this index on are told with their log-probabilities; the
-  // one at 0 has none. With a kv_handle nothing is told: whoever computes the
-  // prompt does that.
+  // one at 0 has none; the first sample tells. With a kv_handle nothing is
+  // told: whoever computes the prompt does that.
   std::optional<uint32_t> prompt_logprobs_from;
   absl::Time deadline = absl::InfiniteFuture();  // Of the engine's clock.
+  // Ends in the first sample's first token; the others draw theirs here.
   std::optional<KvHandle> kv_handle;
 };
 

@@ -91,6 +91,8 @@ absl::Status LLMEngine::Submit(GenerationRequest request,
     command.samples.push_back(
         std::make_unique<SequenceMetadata>(request, sink, now));
     ++request.sample_index;
+    request.kv_handle.reset();
+    request.prompt_logprobs_from.reset();
   }
   command.samples.push_back(std::make_unique<SequenceMetadata>(
       std::move(request), sinks.back(), now));

@@ -70,8 +70,9 @@ class LLMEngine {
     return Submit(std::move(request), std::span(&sink, 1));
   }
   // sinks[i] hears sample_index + i alone: each sample is a request of its own
-  // from here on, but their prompt is computed once. All of them are taken, or
-  // none. REQUIRES: as many sinks as samples.
+  // from here on, but their prompt is computed once, or imported by the first.
+  // The first alone tells of the prompt, before anybody's tokens. All of them
+  // are taken, or none. REQUIRES: as many sinks as samples.
   absl::Status Submit(GenerationRequest request,
                       std::span<TokenSink* const> sinks);
   // Ends one sample, or all; OnFinished(CANCELLED) follows. Unknown ids:

@@ -45,9 +45,9 @@ bool HasRowsToPrefill(const SequenceMetadata* sequence) {
 // logits.
 uint32_t RowsWithLogits(const SequenceMetadata& sequence,
                         uint32_t max_logits_rows) {
-  const uint32_t first_with_logits =
-      sequence.score_begin() < sequence.score_end() ? sequence.score_begin()
-                                                    : sequence.num_tokens() - 1;
+  const uint32_t first_with_logits = sequence.tells_prompt()
+                                         ? sequence.score_begin()
+                                         : sequence.num_tokens() - 1;
   const uint32_t first = sequence.launched_rows();
   return std::max(first, first_with_logits) - first + max_logits_rows;
 }
@@ -135,17 +135,20 @@ std::span<SequenceMetadata* const> Scheduler::Admit() {
 
 Scheduler::PromptHolder Scheduler::FindPrompt(
     const SequenceMetadata& sequence) const {
+  if (!sequence.first_sample.has_value()) return {};
   const uint32_t rows = sequence.shareable_rows();
-  if (rows == 0) return {};
   const SequenceMetadata* computing = nullptr;
   for (auto it = PlaceOf(running_, *sequence.first_sample);
        it != running_.end() && (*it)->first_sample == sequence.first_sample;
        ++it) {
-    // Steps run in their order, so launched is enough.
-    if ((*it)->launched_rows() >= rows) return {*it, true};
+    // Steps run in their order, so launched is enough. But nothing is told of
+    // the prompt behind any sample's tokens.
+    if ((*it)->launched_rows() >= rows && !(*it)->tells_prompt()) {
+      return {.sequence = rows > 0 ? *it : nullptr, .has_prompt = true};
+    }
     computing = *it;
   }
-  return {computing, false};
+  return {.sequence = computing, .has_prompt = false};
 }
 
 // The drafter has a row of the first token drawn, too.
@@ -173,6 +176,7 @@ void Scheduler::AdmitOne(SequenceMetadata* sequence,
   sequence->tokens.reserve(sequence->max_total_tokens);
   waiting_tokens_ -= TokensToCompute(*sequence);
   if (holder.sequence != nullptr) {
+    CHECK(!sequence->tells_prompt());
     kv_->Share(holder.sequence->kv, ShareableBlocks(*sequence), &sequence->kv);
     sequence->computed_rows = sequence->shareable_rows();
   }

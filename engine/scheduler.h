@@ -17,8 +17,9 @@ namespace baton {
 // Pure: no clock, no I/O; the same calls give the same plans. Owned by the
 // engine. Continuous batching, first come first served:
 // - A prompt enters when its whole KV fits, and is computed in chunks.
-// - Of several samples of one request one computes the prompt; the others wait
-//   until its whole blocks are launched, share these, and compute the rest.
+// - Of several samples of one request one computes the prompt, or imports it;
+//   the others wait until its whole blocks are launched, or there, and all is
+//   told of the prompt, share these, and compute the rest.
 // - Steps in flight are counted in full: a plan reserves blocks for every token
 //   that they may draw and every draft that they may make.
 // - Decoding sequences take blocks as they grow. When none is free, they go

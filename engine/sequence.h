@@ -76,7 +76,8 @@ struct SequenceMetadata {
   // Set once, when it reaches the engine thread.
   SequenceId id;
   // Of several samples of one request: the first one's id. Their ids follow
-  // each other, and the tokens at submission are all the same.
+  // each other, and the tokens at submission are all the same. The first alone
+  // imports, and tells of the prompt.
   std::optional<SequenceId> first_sample;
   // The number of tokens at which it ends: max_tokens or the context's end.
   uint32_t max_total_tokens = 0;
@@ -137,13 +138,13 @@ struct SequenceMetadata {
   // prompt's.
   uint32_t score_begin() const { return next_prompt_logprob - 1; }
   uint32_t score_end() const { return request.original_prompt_tokens - 1; }
-  // Rows that it may have from another sample: whole blocks. What is left are
-  // the rows that tell something: the last at least, to draw behind.
+  bool tells_prompt() const { return score_begin() < score_end(); }
+  // Rows that it may have from another sample: whole blocks. The last row is
+  // its own, to draw behind.
   uint32_t shareable_rows() const {
     if (!first_sample.has_value()) return 0;
-    const bool scores = score_begin() < score_end();
-    const uint32_t rows = scores ? score_begin() : num_tokens_at_submit - 1;
-    return rows / CacheSpec::kBlockTokens * CacheSpec::kBlockTokens;
+    return (num_tokens_at_submit - 1) / CacheSpec::kBlockTokens *
+           CacheSpec::kBlockTokens;
   }
   bool exports() const { return request.mode == RequestMode::kPrefill; }
   // Waits for a transfer, not for steps, to fill its blocks.

@@ -102,25 +102,53 @@ TEST_P(ParallelSamplingTest, TokensOfAnEarlierAttemptAreShared) {
   EXPECT_EQ(world.requests()[2].sink.outcome->cached_tokens, 192u);
 }
 
-// Each sample tells them, so it shares the blocks before them alone.
-TEST_P(ParallelSamplingTest, LogprobsOfThePromptAreToldByEachSample) {
-  for (const uint32_t from : {0, 64, 65, 130, 199}) {
+// What the first sample tells of the prompt comes before anybody's tokens, even
+// if it is computed in more steps than the others' rows.
+TEST_P(ParallelSamplingTest, LogprobsOfThePromptAreToldByTheFirstAlone) {
+  for (const uint32_t prompt : {40, 200}) {
+    for (const uint32_t from : {0u, 3u, prompt / 2, prompt - 1}) {
+      FakeRank::Options options = Options();
+      options.engine.max_chunk_tokens = 50;
+      options.engine.max_running_requests = 4;
+      EngineWorld world(options);
+      GenerationRequest request = Sampled(prompt, 20);
+      request.prompt_logprobs_from = from;
+      world.SubmitSamples(request, 3);
+      const size_t expected = prompt - std::max(from, 1u);
+      const RecordingTokenSink& first = world.requests()[0].sink;
+      for (auto& sample : world.requests()) {
+        sample.sink.on_token = [&] {
+          EXPECT_EQ(first.prompt_logprobs.size(), expected);
+        };
+        if (&sample.sink == &first) continue;
+        sample.request.prompt_logprobs_from.reset();  // To expect none.
+      }
+      for (uint32_t i = 0; i < from % 7; ++i) world.driver().Turn();
+      world.engine().Preempt(request.id, from % 3);
+      world.RunUntilIdle();
+      world.ExpectAllWhole();
+    }
+  }
+}
+
+// Then nobody tells the rest.
+TEST_P(ParallelSamplingTest, AnAbortOfWhoTellsOfThePromptFreesTheOthers) {
+  for (uint32_t turns = 0; turns < 12; ++turns) {
     FakeRank::Options options = Options();
-    options.engine.max_chunk_tokens = 50;
+    options.engine.max_chunk_tokens = 20;
     EngineWorld world(options);
-    GenerationRequest request = Sampled(200, 20);
-    request.prompt_logprobs_from = from;
+    GenerationRequest request = Sampled(150, 20);
+    request.prompt_logprobs_from = 0;
     world.SubmitSamples(request, 3);
-    for (uint32_t i = 0; i < from % 7; ++i) world.driver().Turn();
-    world.engine().Preempt(request.id, from % 3);
+    for (auto& sample : world.requests()) {
+      if (sample.request.sample_index == 0) continue;
+      sample.request.prompt_logprobs_from.reset();
+    }
+    for (uint32_t i = 0; i < turns; ++i) world.driver().Turn();
+    world.engine().Abort(request.id, 0);
     world.RunUntilIdle();
     world.ExpectAllExact();
-    const std::vector<float> expected =
-        ExpectedOf(options.model, request).prompt_logprobs;
-    EXPECT_EQ(expected.size(), 200 - std::max(from, 1u));
-    for (const auto& done : world.requests()) {
-      EXPECT_EQ(done.sink.prompt_logprobs, expected);
-    }
+    EXPECT_EQ(world.requests()[2].sink.code(), absl::StatusCode::kOk);
   }
 }
 

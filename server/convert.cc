@@ -47,22 +47,36 @@ absl::StatusOr<SamplingParams> ToSamplingParams(const v1::WorkerSampling& in) {
   return out;
 }
 
+absl::Status SetSamples(const v1::WorkerRequest& request, RequestMode mode,
+                        GenerationRequest* out) {
+  if (request.sample_index() > kMaxSampleIndex) {
+    return FieldError("request.sample_index",
+                      absl::StrCat("must be 0 .. ", kMaxSampleIndex));
+  }
+  out->sample_index = request.sample_index();
+  if (!request.has_num_samples()) return absl::OkStatus();
+  const uint32_t most = kMaxSampleIndex + 1 - request.sample_index();
+  if (request.num_samples() == 0 || request.num_samples() > most) {
+    return FieldError("request.num_samples",
+                      absl::StrCat("must be 1 .. ", most, " from sample ",
+                                   request.sample_index(), " on"));
+  }
+  if (mode != RequestMode::kPrefill) out->num_samples = request.num_samples();
+  return absl::OkStatus();
+}
+
 absl::StatusOr<GenerationRequest> ToGenerationRequest(
     const v1::WorkerRequest& request, RequestMode mode,
     const RequestLimits& limits) {
   GenerationRequest out;
   ASSIGN_OR_RETURN(out.id, ToRequestId(request.has_id(), request.id()));
-  if (request.sample_index() > kMaxSampleIndex) {
-    return FieldError("request.sample_index",
-                      absl::StrCat("must be 0 .. ", kMaxSampleIndex));
-  }
+  RETURN_IF_ERROR(SetSamples(request, mode, &out));
   if (!request.has_sampling()) return FieldError("sampling", "is missing");
   if (request.num_eos_token_ids() >
       static_cast<uint32_t>(request.stop_token_ids_size())) {
     return FieldError("request.num_eos_token_ids",
                       "is more than there are stop_token_ids");
   }
-  out.sample_index = request.sample_index();
   out.attempt = request.attempt();
   out.mode = mode;
   out.token_ids.assign(request.token_ids().begin(), request.token_ids().end());

@@ -41,6 +41,7 @@ inline v1::DecodeRequest GoodRequest() {
   request.mutable_id()->set_router_nonce(1);
   request.mutable_id()->set_counter(2);
   request.set_sample_index(3);
+  request.set_num_samples(5);
   request.set_attempt(4);
   for (uint32_t token : {5, 6, 99}) request.add_token_ids(token);
   request.set_original_prompt_tokens(2);

@@ -53,6 +53,7 @@ class Fuzz {
     v1::WorkerRequest& r = *decode.mutable_request();
     if (Rarely()) r.clear_id();
     if (Rarely()) r.set_sample_index(static_cast<uint32_t>(Number()));
+    if (Rarely()) r.set_num_samples(static_cast<uint32_t>(Number()));
     if (Rarely()) r.set_attempt(static_cast<uint32_t>(Number()));
     if (Rarely()) r.clear_token_ids();
     while (Rarely()) r.add_token_ids(static_cast<uint32_t>(Number()));
@@ -134,6 +135,8 @@ void CheckHandleLetIn(const KvHandle& h) {
 // What every request that is let in must have, stated anew.
 void CheckLetIn(const GenerationRequest& r) {
   ASSERT_LE(r.sample_index, kMaxSampleIndex);
+  ASSERT_GE(r.num_samples, 1u);
+  ASSERT_LE(r.num_samples, 128 - r.sample_index);
   ASSERT_GE(r.token_ids.size(), 1u);
   ASSERT_LT(r.token_ids.size(), 64u);
   for (const uint32_t token : r.token_ids) ASSERT_LT(token, 100u);

@@ -20,6 +20,7 @@ TEST(ConvertTest, AGoodRequestKeepsEveryField) {
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_EQ(got->id, (RequestId{1, 2}));
   EXPECT_EQ(got->sample_index, 3u);
+  EXPECT_EQ(got->num_samples, 5u);
   EXPECT_EQ(got->attempt, 4u);
   EXPECT_EQ(got->mode, RequestMode::kDecode);
   EXPECT_EQ(got->token_ids, (std::vector<uint32_t>{5, 6, 99}));
@@ -44,6 +45,25 @@ TEST(ConvertTest, AGoodRequestKeepsEveryField) {
   EXPECT_EQ(got->deadline, absl::InfiniteFuture());
   ASSERT_TRUE(got->kv_handle.has_value());
   EXPECT_EQ(got->kv_handle->export_id, ExportId(7));
+}
+
+TEST(ConvertTest, AbsentSamplesAreOneAndAPrefillComputesOne) {
+  v1::DecodeRequest decode = GoodRequest();
+  v1::PrefillRequest prefill;
+  *prefill.mutable_request() = decode.request();
+  EXPECT_EQ(ToGenerationRequest(prefill, Limits())->num_samples, 1u);
+  prefill.mutable_request()->set_num_samples(126);
+  EXPECT_EQ(ErrorField(ToGenerationRequest(prefill, Limits()).status()),
+            "request.num_samples");
+  decode.mutable_request()->clear_num_samples();
+  EXPECT_EQ(ToGenerationRequest(decode, Limits())->num_samples, 1u);
+}
+
+TEST(ConvertTest, MoreSamplesThanMayWaitAreRefused) {
+  RequestLimits limits = Limits();
+  limits.max_samples = 4;
+  EXPECT_EQ(ErrorField(ToGenerationRequest(GoodRequest(), limits).status()),
+            "num_samples");
 }
 
 TEST(ConvertTest, AbsentPenaltiesAndPromptLogprobsAreNone) {
@@ -146,6 +166,12 @@ std::vector<BadRequest> BadShapes() {
        [](v1::WorkerRequest* r) { r->set_sample_index(128); }},
       {"request.sample_index",
        [](v1::WorkerRequest* r) { r->set_sample_index(kMax32); }},
+      {"request.num_samples",
+       [](v1::WorkerRequest* r) { r->set_num_samples(0); }},
+      {"request.num_samples",
+       [](v1::WorkerRequest* r) { r->set_num_samples(126); }},
+      {"request.num_samples",
+       [](v1::WorkerRequest* r) { r->set_num_samples(kMax32); }},
       {"sampling", [](v1::WorkerRequest* r) { r->clear_sampling(); }},
       {"request.num_eos_token_ids",
        [](v1::WorkerRequest* r) { r->set_num_eos_token_ids(3); }},
@@ -207,6 +233,7 @@ TEST(ConvertTest, TheLimitsThemselvesAreGood) {
   decode.clear_kv_handle();
   v1::WorkerRequest& request = *decode.mutable_request();
   request.set_sample_index(127);
+  request.set_num_samples(1);
   while (request.token_ids_size() < 63) request.add_token_ids(0);
   request.set_original_prompt_tokens(63);
   request.set_prompt_logprobs_from(62);
@@ -218,6 +245,9 @@ TEST(ConvertTest, TheLimitsThemselvesAreGood) {
   request.mutable_sampling()->set_top_k(0x7fffffff);
   while (request.stop_token_ids_size() < 128) request.add_stop_token_ids(99);
   request.set_num_eos_token_ids(128);
+  EXPECT_TRUE(ToGenerationRequest(decode, Limits()).ok());
+  request.set_sample_index(0);
+  request.set_num_samples(128);
   EXPECT_TRUE(ToGenerationRequest(decode, Limits()).ok());
 }
 

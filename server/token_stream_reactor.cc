@@ -3,6 +3,7 @@
 #include <functional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "base/logging.h"
 #include "server/convert.h"
@@ -130,10 +131,11 @@ size_t TokenStreamTraits::Bytes(const v1::DecodeResponse& message) {
 template <typename Response>
 TokenStreamReactor<Response>::TokenStreamReactor(
     grpc::CallbackServerContext* context,
-    const TokenStreamEnvironment& environment)
-    : StreamReactor<Response, TokenStreamTraits>(context),
+    const TokenStreamEnvironment& environment, uint32_t num_samples)
+    : StreamReactor<Response, TokenStreamTraits>(context, num_samples),
       environment_(environment),
       arrival_(environment.clock->Now()),
+      num_samples_(num_samples),
       inter_token_latency_(LatencyBuckets()) {}
 
 template <typename Response>
@@ -144,94 +146,143 @@ void TokenStreamReactor<Response>::Start(
   sample_index_ = request->sample_index;
   attempt_ = request->attempt;
   has_handle_ = request->kv_handle.has_value();
+  std::vector<TokenSink*> sinks;
+  for (uint32_t i = 0; i < num_samples_; ++i) {
+    sinks.push_back(&samples_.emplace_back(this, sample_index_ + i));
+  }
   const TokenStreamEnvironment environment = environment_;
   const std::function<void()> abort = [engine = environment.engine, id = id_,
-                                       sample_index = sample_index_] {
-    engine->Abort(id, sample_index);
+                                       first = sample_index_,
+                                       count = num_samples_] {
+    for (uint32_t i = 0; i < count; ++i) engine->Abort(id, first + i);
   };
   environment.gate->OnCut(this, abort);
   // From here on the engine may end it, and the call, at any time.
   const absl::Status status =
-      environment.engine->Submit(*std::move(request), this);
+      environment.engine->Submit(*std::move(request), sinks);
   if (!status.ok()) return Refuse(status);
   if (environment.gate->is_cut()) abort();  // The first came too early.
 }
 
 template <typename Response>
 void TokenStreamReactor<Response>::Refuse(const absl::Status& status) {
-  ended_.store(true);
-  GenerationOutcome outcome;
-  outcome.status = status;
-  environment_.metrics->OnRequestEnd(outcome);
-  LOG(INFO) << "request " << id_ << " sample " << sample_index_ << " attempt "
-            << attempt_ << " call " << kCallName<Response> << " outcome "
-            << OutcomeName(status.code()) << " refused";
+  samples_.clear();  // None of them is to be aborted.
+  total_.status = status;
+  environment_.metrics->OnRequestEnd(total_);
+  LOG(INFO) << "request " << id_ << " sample " << sample_index_ << " samples "
+            << num_samples_ << " attempt " << attempt_ << " call "
+            << kCallName<Response> << " outcome " << OutcomeName(status.code())
+            << " refused";
   this->End(absl::IsResourceExhausted(status)
                 ? WithRetryDelay(status, kQueueFullRetryDelay)
                 : status);
 }
 
 template <typename Response>
-void TokenStreamReactor<Response>::OnKvHandle(const KvHandle& handle) {
+void TokenStreamReactor<Response>::Sample::OnKvHandle(const KvHandle& handle) {
   if constexpr (std::is_same_v<Response, v1::PrefillResponse>) {
     Response response;
     response.set_kv_handle(SerializeKvHandle(handle));
-    this->Send(std::move(response));
+    stream_->Tell(std::move(response));
   } else {
     LOG(FATAL) << "a KV handle for a decode";
   }
 }
 
 template <typename Response>
-void TokenStreamReactor<Response>::OnProgress(uint32_t computed_tokens) {
+void TokenStreamReactor<Response>::Sample::OnProgress(
+    uint32_t computed_tokens) {
   if constexpr (std::is_same_v<Response, v1::PrefillResponse>) {
     Response response;
     response.mutable_progress()->set_computed_tokens(computed_tokens);
-    this->Send(std::move(response));
+    stream_->Tell(std::move(response));
   } else {
     LOG(FATAL) << "progress for a decode";
   }
 }
 
 template <typename Response>
-void TokenStreamReactor<Response>::OnPromptLogprobs(
+void TokenStreamReactor<Response>::Sample::OnPromptLogprobs(
     const ScoredTokens& tokens) {
   Response response;
   AddTokens(tokens, response.mutable_prompt_logprobs());
-  this->Send(std::move(response));
+  stream_->Tell(std::move(response));
 }
 
 template <typename Response>
-void TokenStreamReactor<Response>::OnTokens(const ScoredTokens& tokens) {
-  MeasureTokens(tokens.tokens.size());
+void TokenStreamReactor<Response>::Sample::OnTokens(
+    const ScoredTokens& tokens) {
+  stream_->MeasureTokens(tokens.tokens.size(), &last_token_);
   Response response;
   v1::TokenChunk* chunk = MutableChunk(&response);
-  chunk->set_sample_index(sample_index_);
-  chunk->set_attempt(attempt_);
+  chunk->set_sample_index(index_);
+  chunk->set_attempt(stream_->attempt_);
   AddTokens(tokens, chunk);
-  this->Send(std::move(response));
+  stream_->Tell(std::move(response));
 }
 
 template <typename Response>
-void TokenStreamReactor<Response>::OnFinished(
+void TokenStreamReactor<Response>::Sample::OnFinished(
     const GenerationOutcome& outcome) {
   ended_.store(true);
-  FlushMetrics();
-  environment_.metrics->OnRequestEnd(outcome);
-  LogEnd(outcome);
-  if (!outcome.status.ok()) return this->End(ToPeer(outcome.status));
-  Response response;
-  if constexpr (std::is_same_v<Response, v1::PrefillResponse>) {
-    FillEnd(outcome, response.mutable_released());
-  } else {
-    v1::DecodeFinished* finished = response.mutable_finished();
-    finished->set_sample_index(sample_index_);
-    finished->set_attempt(attempt_);
-    FillEnd(outcome, finished);
-    *finished->mutable_load() = ToProto(environment_.engine->load());
+  if (outcome.status.ok()) {
+    Response response;
+    if constexpr (std::is_same_v<Response, v1::PrefillResponse>) {
+      FillEnd(outcome, response.mutable_released());
+    } else {
+      v1::DecodeFinished* finished = response.mutable_finished();
+      finished->set_sample_index(index_);
+      finished->set_attempt(stream_->attempt_);
+      FillEnd(outcome, finished);
+      *finished->mutable_load() = ToProto(stream_->environment_.engine->load());
+    }
+    stream_->Tell(std::move(response));
   }
-  this->Send(std::move(response));
-  this->End(absl::OkStatus());
+  stream_->OnSampleEnd(index_ == stream_->sample_index_, outcome);
+}
+
+template <typename Response>
+void TokenStreamReactor<Response>::Sample::Abort() {
+  if (!ended_.load()) {
+    stream_->environment_.engine->Abort(stream_->id_, index_);
+  }
+}
+
+template <typename Response>
+void TokenStreamReactor<Response>::AbortSamples() {
+  for (Sample& sample : samples_) sample.Abort();
+}
+
+template <typename Response>
+void TokenStreamReactor<Response>::Tell(Response response) {
+  if (end_ != SampleEnd::kFailed) this->Send(std::move(response));
+}
+
+template <typename Response>
+void TokenStreamReactor<Response>::OnSampleEnd(
+    bool is_first, const GenerationOutcome& outcome) {
+  const SampleEnd end = EndOf(outcome.status);
+  const bool decides = end_ != SampleEnd::kFailed && end >= end_;
+  GenerationOutcome total = is_first ? outcome : total_;
+  total.output_tokens = total_.output_tokens + outcome.output_tokens;
+  total.status = decides ? outcome.status : total_.status;
+  total.ended_in = decides ? outcome.ended_in : total_.ended_in;
+  total_ = std::move(total);
+  if (decides) end_ = end;
+  if (decides && end == SampleEnd::kFailed) AbortSamples();
+  if (++num_ended_ < num_samples_) return;
+  FlushMetrics();
+  environment_.metrics->OnRequestEnd(total_);
+  LogEnd();
+  this->End(ToPeer(total_.status));
+}
+
+template <typename Response>
+SampleEnd TokenStreamReactor<Response>::EndOf(
+    const absl::Status& status) const {
+  if (status.ok()) return SampleEnd::kFinished;
+  return absl::IsCancelled(ToPeer(status)) ? SampleEnd::kAborted
+                                           : SampleEnd::kFailed;
 }
 
 template <typename Response>
@@ -250,26 +301,17 @@ absl::Status TokenStreamReactor<Response>::ToPeer(
 }
 
 template <typename Response>
-void TokenStreamReactor<Response>::OnPeerGone() {
-  if (!ended_.load()) environment_.engine->Abort(id_, sample_index_);
-}
-
-template <typename Response>
-void TokenStreamReactor<Response>::OnCallOver() {
-  environment_.gate->Leave(this);
-}
-
-template <typename Response>
-void TokenStreamReactor<Response>::MeasureTokens(size_t num_tokens) {
+void TokenStreamReactor<Response>::MeasureTokens(size_t num_tokens,
+                                                 absl::Time* last_token) {
   const absl::Time now = environment_.clock->Now();
-  if (last_token_ == absl::InfinitePast()) {
-    time_to_first_token_ = now - arrival_;
+  if (*last_token != absl::InfinitePast()) {
+    inter_token_latency_.Observe(absl::ToDoubleSeconds(now - *last_token));
+  } else if (first_token_ == absl::InfinitePast()) {
+    first_token_ = now;
     environment_.metrics->time_to_first_token().Observe(
-        absl::ToDoubleSeconds(time_to_first_token_));
-  } else {
-    inter_token_latency_.Observe(absl::ToDoubleSeconds(now - last_token_));
+        absl::ToDoubleSeconds(now - arrival_));
   }
-  last_token_ = now;
+  *last_token = now;
   unflushed_tokens_ += static_cast<uint32_t>(num_tokens);
   if (unflushed_tokens_ >= kFlushInterval) FlushMetrics();
 }
@@ -282,18 +324,21 @@ void TokenStreamReactor<Response>::FlushMetrics() {
 }
 
 template <typename Response>
-void TokenStreamReactor<Response>::LogEnd(
-    const GenerationOutcome& outcome) const {
-  LOG(INFO) << "request " << id_ << " sample " << sample_index_ << " attempt "
-            << attempt_ << " call " << kCallName<Response> << " outcome "
-            << OutcomeName(outcome.status.code()) << " prompt "
-            << outcome.prompt_tokens << " cached " << outcome.cached_tokens
-            << " output " << outcome.output_tokens << " queue "
-            << absl::FormatDuration(outcome.queue_time) << " prefill "
-            << absl::FormatDuration(outcome.prefill_time) << " transfer "
-            << absl::FormatDuration(outcome.transfer_time) << " bytes "
-            << outcome.transfer_bytes << " ttft "
-            << absl::FormatDuration(time_to_first_token_) << " total "
+void TokenStreamReactor<Response>::LogEnd() const {
+  const absl::Duration time_to_first_token =
+      first_token_ == absl::InfinitePast() ? absl::ZeroDuration()
+                                           : first_token_ - arrival_;
+  LOG(INFO) << "request " << id_ << " sample " << sample_index_ << " samples "
+            << num_samples_ << " attempt " << attempt_ << " call "
+            << kCallName<Response> << " outcome "
+            << OutcomeName(total_.status.code()) << " prompt "
+            << total_.prompt_tokens << " cached " << total_.cached_tokens
+            << " output " << total_.output_tokens << " queue "
+            << absl::FormatDuration(total_.queue_time) << " prefill "
+            << absl::FormatDuration(total_.prefill_time) << " transfer "
+            << absl::FormatDuration(total_.transfer_time) << " bytes "
+            << total_.transfer_bytes << " ttft "
+            << absl::FormatDuration(time_to_first_token) << " total "
             << absl::FormatDuration(environment_.clock->Now() - arrival_);
 }
 

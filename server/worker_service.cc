@@ -55,9 +55,10 @@ grpc::ServerWriteReactor<v1::PrefillResponse>* WorkerService::Prefill(
   if (absl::Status status = environment_.gate->Enter(); !status.ok()) {
     return Refuse<v1::PrefillResponse>(status);
   }
-  auto* reactor =
-      new TokenStreamReactor<v1::PrefillResponse>(context, environment_);
-  reactor->Start(Convert(*context, *request));
+  absl::StatusOr<GenerationRequest> converted = Convert(*context, *request);
+  auto* reactor = new TokenStreamReactor<v1::PrefillResponse>(
+      context, environment_, converted.ok() ? converted->num_samples : 1);
+  reactor->Start(std::move(converted));
   return reactor;
 }
 
@@ -66,9 +67,10 @@ grpc::ServerWriteReactor<v1::DecodeResponse>* WorkerService::Decode(
   if (absl::Status status = environment_.gate->Enter(); !status.ok()) {
     return Refuse<v1::DecodeResponse>(status);
   }
-  auto* reactor =
-      new TokenStreamReactor<v1::DecodeResponse>(context, environment_);
-  reactor->Start(Convert(*context, *request));
+  absl::StatusOr<GenerationRequest> converted = Convert(*context, *request);
+  auto* reactor = new TokenStreamReactor<v1::DecodeResponse>(
+      context, environment_, converted.ok() ? converted->num_samples : 1);
+  reactor->Start(std::move(converted));
   return reactor;
 }
 

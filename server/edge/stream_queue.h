@@ -2,6 +2,7 @@
 #ifndef BATON_SERVER_EDGE_STREAM_QUEUE_H_
 #define BATON_SERVER_EDGE_STREAM_QUEUE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <optional>
@@ -29,12 +30,19 @@ namespace baton {
 // `Traits` is a type with
 //   static bool Merge(Message* last, Message& next)  `next` into `*last`, which
 //                                                    is queued but not in
-//                                                    flight; false: cannot
+//                                                    flight; false: cannot.
+//                                                    Then those before *last
+//                                                    are tried: what takes it
+//                                                    may be overtaken
 //   static size_t Bytes(const Message&)              about what it takes
 template <typename Message, typename Traits>
 class StreamQueue {
  public:
   enum class Action { kNothing, kWrite, kFinish, kCut };
+
+  // A message is merged with one of the newest so many. They are those of as
+  // many answers, if it has several that take turns.
+  static constexpr size_t kMaxMergeDistance = 128;
 
   // Bytes that may wait for a slow reader. A message that nothing waits before
   // may be of any size.
@@ -90,16 +98,17 @@ class StreamQueue {
   }
 
  private:
-  // A merged message may take less than its parts, so the last is counted anew.
+  // A merged message may take less than its parts, so it is counted anew.
   void Append(Message message, size_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!queue_.empty()) {
-      const size_t before = Traits::Bytes(queue_.back());
-      if (Traits::Merge(&queue_.back(), message)) {
-        queued_bytes_ += Traits::Bytes(queue_.back());
-        queued_bytes_ -= before;
-        return;
-      }
+    const size_t tries = std::min(queue_.size(), kMaxMergeDistance);
+    for (size_t i = 1; i <= tries; ++i) {
+      Message& last = queue_[queue_.size() - i];
+      const size_t before = Traits::Bytes(last);
+      if (!Traits::Merge(&last, message)) continue;
+      queued_bytes_ += Traits::Bytes(last);
+      queued_bytes_ -= before;
+      return;
     }
     queue_.push_back(std::move(message));
     queued_bytes_ += bytes;

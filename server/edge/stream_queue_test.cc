@@ -46,6 +46,45 @@ TEST(StreamQueueTest, WritesOneAtATimeAndCoalescesWhatWaits) {
   EXPECT_EQ(queue.OnWriteDone(true), Action::kNothing);
 }
 
+TEST(StreamQueueTest, CoalescesWhatTakesTurns) {
+  Queue queue(100);
+  ASSERT_EQ(queue.Push({'x', "0"}), Action::kWrite);
+  for (const char* text : {"1", "2", "3"}) {
+    for (const char kind : {'a', 'b', 'c'}) {
+      EXPECT_EQ(queue.Push({kind, text}), Action::kNothing);
+    }
+  }
+  for (const char kind : {'a', 'b', 'c'}) {
+    ASSERT_EQ(queue.OnWriteDone(true), Action::kWrite);
+    EXPECT_EQ(queue.message()->kind, kind);
+    EXPECT_EQ(queue.message()->text, "123");
+  }
+  EXPECT_EQ(queue.OnWriteDone(true), Action::kNothing);
+}
+
+TEST(StreamQueueTest, TriesOnlySoManyToCoalesce) {
+  Queue queue(100'000);
+  ASSERT_EQ(queue.Push({'x', "0"}), Action::kWrite);
+  const auto push = [&](int kinds) {
+    for (int i = 0; i < kinds; ++i) {
+      ASSERT_EQ(queue.Push({static_cast<char>(i), "1"}), Action::kNothing);
+    }
+  };
+  const auto drain = [&] {
+    size_t writes = 0;
+    while (queue.OnWriteDone(true) == Action::kWrite) ++writes;
+    return writes;
+  };
+  const int distance = static_cast<int>(Queue::kMaxMergeDistance);
+  push(distance);
+  push(distance);
+  EXPECT_EQ(drain(), Queue::kMaxMergeDistance);
+  ASSERT_EQ(queue.Push({'x', "0"}), Action::kWrite);
+  push(distance + 1);
+  ASSERT_EQ(queue.Push({0, "1"}), Action::kNothing);  // The first is too far.
+  EXPECT_EQ(drain(), Queue::kMaxMergeDistance + 2);
+}
+
 TEST(StreamQueueTest, FinishesOnceAfterAllIsWritten) {
   Queue queue(100);
   ASSERT_EQ(queue.Push({'a', "1"}), Action::kWrite);

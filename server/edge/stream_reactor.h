@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstddef>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -25,8 +26,11 @@ inline constexpr size_t kMaxQueuedStreamBytes = 256 * 1024;
 template <typename Message, typename Traits>
 class StreamReactor : public grpc::ServerWriteReactor<Message> {
  public:
-  explicit StreamReactor(grpc::CallbackServerContext* context)
-      : context_(context), queue_(kMaxQueuedStreamBytes) {}
+  // num_answers: that take turns on this stream; each may have as many bytes
+  // waiting as a stream of its own.
+  explicit StreamReactor(grpc::CallbackServerContext* context,
+                         size_t num_answers = 1)
+      : context_(context), queue_(num_answers * kMaxQueuedStreamBytes) {}
 
   void Send(Message message) { Do(queue_.Push(std::move(message))); }
   void End(absl::Status status) { Do(queue_.End(std::move(status))); }

@@ -154,7 +154,7 @@ void TokenStreamReactor<Response>::Start(
   const std::function<void()> abort = [engine = environment.engine, id = id_,
                                        first = sample_index_,
                                        count = num_samples_] {
-    for (uint32_t i = 0; i < count; ++i) engine->Abort(id, first + i);
+    for (uint32_t i = count; i > 0; --i) engine->Abort(id, first + i - 1);
   };
   environment.gate->OnCut(this, abort);
   // From here on the engine may end it, and the call, at any time.
@@ -250,7 +250,9 @@ void TokenStreamReactor<Response>::Sample::Abort() {
 
 template <typename Response>
 void TokenStreamReactor<Response>::AbortSamples() {
-  for (Sample& sample : samples_) sample.Abort();
+  for (auto sample = samples_.rbegin(); sample != samples_.rend(); ++sample) {
+    sample->Abort();
+  }
 }
 
 template <typename Response>

@@ -88,6 +88,7 @@ class TokenStreamReactor final
   void OnCallOver() override { environment_.gate->Leave(this); }
 
   void Refuse(const absl::Status& status);
+  // The first one last: the others may wait for its prompt.
   void AbortSamples();
   // Dropped once a sample has failed.
   void Tell(Response response);

@@ -15,84 +15,13 @@
 #include "comm/kv_transfer_message.h"
 #include "comm/loopback_transport.h"
 #include "server/convert.h"
-#include "server/engine_loop.h"
 #include "server/warm_up.h"
+#include "server/worker_for_test.h"
 #include "server/worker_stream_for_test.h"
 #include "tests/fakes/fake_rank.h"
-#include "tests/fakes/simulated_clock.h"
 
 namespace baton {
 namespace {
-
-constexpr FakeModelRunner::Options kModel = {.max_context_tokens = 1024};
-
-// One worker as batond makes it, but for the model and the transport.
-class TestWorker {
- public:
-  struct Options {
-    v1::WorkerRole role = v1::WORKER_ROLE_UNIFIED;
-    EngineOptions engine = {};
-    uint32_t num_blocks = 64;
-    std::unique_ptr<Transport> transport = nullptr;
-  };
-
-  explicit TestWorker(Options options)
-      : rank_({.engine = options.engine,
-               .model = kModel,
-               .num_blocks = options.num_blocks},
-              &clock_, std::move(options.transport)),
-        metrics_(&registry_, "test"),
-        loop_(std::make_unique<EngineLoop>(&rank_.engine(), &rank_.stream(),
-                                           rank_.agent())),
-        service_(Info(options.role), {.engine = &rank_.engine(),
-                                      .clock = &clock_,
-                                      .gate = &gate_,
-                                      .metrics = &metrics_}) {
-    int port = 0;
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
-                             &port);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    stub_ = v1::WorkerService::NewStub(
-        grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
-                            grpc::InsecureChannelCredentials()));
-  }
-
-  // Everything must have come back: blocks, requests, calls.
-  ~TestWorker() {
-    server_->Shutdown();
-    server_->Wait();
-    EXPECT_EQ(gate_.inside(), 0u);
-    loop_.reset();
-    EXPECT_TRUE(rank_.engine().idle());
-    EXPECT_EQ(rank_.engine().load().free_blocks,
-              rank_.engine().load().total_blocks);
-  }
-
-  v1::WorkerService::Stub& stub() { return *stub_; }
-  LLMEngine& engine() { return rank_.engine(); }
-  RequestGate& gate() { return gate_; }
-  SimulatedClock& clock() { return clock_; }
-
- private:
-  static v1::GetWorkerInfoResponse Info(v1::WorkerRole role) {
-    v1::GetWorkerInfoResponse info;
-    info.set_role(role);
-    info.set_fingerprint("fake");
-    return info;
-  }
-
-  SimulatedClock clock_;
-  FakeRank rank_;
-  RequestGate gate_;
-  prometheus::Registry registry_;
-  WorkerMetrics metrics_;
-  std::unique_ptr<EngineLoop> loop_;
-  WorkerService service_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<v1::WorkerService::Stub> stub_;
-};
 
 TEST(WorkerServiceTest, AUnifiedWorkerStreamsTheModelsTokens) {
   TestWorker worker({});
@@ -314,48 +243,6 @@ TEST(WorkerServiceTest, CancelsAtRandomTimesLeaveNothingBehind) {
   EXPECT_TRUE(
       Decode(&worker.stub(), DecodeOf(MakeRequest(9, 10, 5))).status.ok());
 }
-
-class WorkerPairTest : public ::testing::Test {
- protected:
-  // Prefill and then decode, as the router would.
-  Received Generate(const GenerationRequest& request) {
-    grpc::ClientContext context;
-    v1::PrefillResponse response;
-    const auto lease = OpenLease(request, &context, &response);
-    v1::DecodeRequest decode = DecodeOf(request);
-    decode.set_kv_handle(response.kv_handle());
-    Received got = Decode(&decode_.stub(), decode);
-    bool released = false;
-    std::vector<uint32_t> first;
-    while (lease->Read(&response)) {
-      released |= response.has_released();
-      const auto& ids = response.first_tokens().token_ids();
-      first.insert(first.end(), ids.begin(), ids.end());
-    }
-    EXPECT_TRUE(lease->Finish().ok());
-    EXPECT_TRUE(released);
-    EXPECT_EQ(first, std::vector<uint32_t>{got.tokens.at(0)});
-    return got;
-  }
-
-  // A prefill call that has sent its handle.
-  std::unique_ptr<grpc::ClientReader<v1::PrefillResponse>> OpenLease(
-      const GenerationRequest& request, grpc::ClientContext* context,
-      v1::PrefillResponse* handle) {
-    v1::PrefillRequest prefill;
-    *prefill.mutable_request() = ToProto(request);
-    auto lease = prefill_.stub().Prefill(context, prefill);
-    EXPECT_TRUE(lease->Read(handle));
-    EXPECT_TRUE(handle->has_kv_handle());
-    return lease;
-  }
-
-  LoopbackNetwork network_;
-  TestWorker prefill_{{.role = v1::WORKER_ROLE_PREFILL,
-                       .transport = network_.CreateEndpoint("prefill", {})}};
-  TestWorker decode_{{.role = v1::WORKER_ROLE_DECODE,
-                      .transport = network_.CreateEndpoint("decode", {})}};
-};
 
 TEST_F(WorkerPairTest, ASplitRequestGivesTheUnifiedTokensAndEndsItsLease) {
   for (const uint64_t counter : {1, 2, 3, 4}) {

@@ -6,6 +6,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@ inline v1::WorkerRequest ToProto(const GenerationRequest& request) {
   out.mutable_id()->set_router_nonce(request.id.router_nonce);
   out.mutable_id()->set_counter(request.id.counter);
   out.set_sample_index(request.sample_index);
+  out.set_num_samples(request.num_samples);
   out.set_attempt(3);
   out.mutable_token_ids()->Add(request.token_ids.begin(),
                                request.token_ids.end());
@@ -71,40 +73,60 @@ void AppendTop(const Message& message, std::vector<Alternatives>* top) {
   }
 }
 
-// Reads to the end, checking the order.
-inline Received Decode(v1::WorkerService::Stub* stub,
-                       const v1::DecodeRequest& request) {
-  Received out;
-  grpc::ClientContext context;
-  auto reader = stub->Decode(&context, request);
+inline void AppendChunk(const v1::TokenChunk& chunk, Received* to) {
+  EXPECT_FALSE(to->finished.has_load()) << "after the end";
+  EXPECT_EQ(chunk.first_token_index(), to->tokens.size());
+  EXPECT_EQ(chunk.attempt(), 3u);
+  EXPECT_EQ(chunk.logprobs_size(), chunk.token_ids_size());
+  AppendTop(chunk, &to->top);
+  to->tokens.insert(to->tokens.end(), chunk.token_ids().begin(),
+                    chunk.token_ids().end());
+  to->logprobs.insert(to->logprobs.end(), chunk.logprobs().begin(),
+                      chunk.logprobs().end());
+}
+
+// Reads to the end, checking the order. By sample; each has the call's status,
+// and the first what was told of the prompt.
+inline std::map<uint32_t, Received> ReadSamples(
+    const v1::WorkerRequest& request,
+    grpc::ClientReader<v1::DecodeResponse>* reader) {
+  std::map<uint32_t, Received> out;
+  const uint32_t end = request.sample_index() +
+                       (request.has_num_samples() ? request.num_samples() : 1);
+  for (uint32_t i = request.sample_index(); i < end; ++i) out[i];
   v1::DecodeResponse response;
   while (reader->Read(&response)) {
-    EXPECT_FALSE(out.finished.has_load()) << "after the end";
     if (response.has_finished()) {
-      out.finished = response.finished();
-      continue;
-    }
-    if (response.has_prompt_logprobs()) {
-      EXPECT_TRUE(out.tokens.empty());
+      Received& sample = out.at(response.finished().sample_index());
+      EXPECT_FALSE(sample.finished.has_load()) << "finished twice";
+      sample.finished = response.finished();
+    } else if (response.has_prompt_logprobs()) {
+      for (const auto& [i, sample] : out) EXPECT_TRUE(sample.tokens.empty());
       const v1::PromptLogprobs& prompt = response.prompt_logprobs();
-      out.prompt_logprobs.insert(out.prompt_logprobs.end(),
-                                 prompt.logprobs().begin(),
-                                 prompt.logprobs().end());
-      AppendTop(prompt, &out.prompt_top);
-      continue;
+      Received& first = out.at(request.sample_index());
+      first.prompt_logprobs.insert(first.prompt_logprobs.end(),
+                                   prompt.logprobs().begin(),
+                                   prompt.logprobs().end());
+      AppendTop(prompt, &first.prompt_top);
+    } else {
+      AppendChunk(response.chunk(), &out.at(response.chunk().sample_index()));
     }
-    AppendTop(response.chunk(), &out.top);
-    EXPECT_EQ(response.chunk().first_token_index(), out.tokens.size());
-    EXPECT_EQ(response.chunk().attempt(), 3u);
-    EXPECT_EQ(response.chunk().logprobs_size(),
-              response.chunk().token_ids_size());
-    out.tokens.insert(out.tokens.end(), response.chunk().token_ids().begin(),
-                      response.chunk().token_ids().end());
-    out.logprobs.insert(out.logprobs.end(), response.chunk().logprobs().begin(),
-                        response.chunk().logprobs().end());
   }
-  out.status = FromGrpcStatus(reader->Finish());
+  const absl::Status status = FromGrpcStatus(reader->Finish());
+  for (auto& [i, sample] : out) sample.status = status;
   return out;
+}
+
+inline std::map<uint32_t, Received> DecodeSamples(
+    v1::WorkerService::Stub* stub, const v1::DecodeRequest& request) {
+  grpc::ClientContext context;
+  return ReadSamples(request.request(), stub->Decode(&context, request).get());
+}
+
+// The first sample.
+inline Received Decode(v1::WorkerService::Stub* stub,
+                       const v1::DecodeRequest& request) {
+  return DecodeSamples(stub, request)[request.request().sample_index()];
 }
 
 inline v1::DecodeRequest DecodeOf(const GenerationRequest& request) {

@@ -37,8 +37,10 @@ bool WaitFor(const std::function<bool()>& condition, absl::Duration timeout) {
 
 template <>
 void FakePrefillStream::SendTokens(uint32_t first_token_index,
-                                   const std::vector<uint32_t>& token_ids) {
+                                   const std::vector<uint32_t>& token_ids,
+                                   uint32_t sample_index) {
   v1::PrefillResponse response;
+  response.mutable_first_tokens()->set_sample_index(sample_index);
   FillTokens(attempt_, first_token_index, token_ids,
              response.mutable_first_tokens());
   Send(response);
@@ -46,8 +48,10 @@ void FakePrefillStream::SendTokens(uint32_t first_token_index,
 
 template <>
 void FakeDecodeStream::SendTokens(uint32_t first_token_index,
-                                  const std::vector<uint32_t>& token_ids) {
+                                  const std::vector<uint32_t>& token_ids,
+                                  uint32_t sample_index) {
   v1::DecodeResponse response;
+  response.mutable_chunk()->set_sample_index(sample_index);
   FillTokens(attempt_, first_token_index, token_ids, response.mutable_chunk());
   Send(response);
 }
@@ -68,10 +72,11 @@ void SendReleased(FakePrefillStream* stream, double prefill_seconds,
 }
 
 void SendFinished(FakeDecodeStream* stream, v1::WorkerFinishReason reason,
-                  uint32_t completion_tokens) {
+                  uint32_t completion_tokens, uint32_t sample_index) {
   v1::DecodeResponse response;
   v1::DecodeFinished* const finished = response.mutable_finished();
   finished->set_attempt(stream->attempt());
+  finished->set_sample_index(sample_index);
   finished->set_finish_reason(reason);
   finished->set_completion_tokens(completion_tokens);
   finished->set_queue_seconds(0.125);
@@ -137,6 +142,11 @@ int FakeWorker::num_open() const {
   return num_open_;
 }
 
+std::vector<v1::AbortRequest> FakeWorker::aborts() const {
+  absl::MutexLock lock(&mutex_);
+  return aborts_;
+}
+
 grpc::Status FakeWorker::Prefill(
     grpc::ServerContext* context, const v1::PrefillRequest* request,
     grpc::ServerWriter<v1::PrefillResponse>* writer) {
@@ -165,6 +175,14 @@ grpc::Status FakeWorker::Decode(
   grpc::Status status = script(*request, &stream);
   OnCallEnded();
   return status;
+}
+
+grpc::Status FakeWorker::Abort(grpc::ServerContext*,
+                               const v1::AbortRequest* request,
+                               v1::AbortResponse*) {
+  absl::MutexLock lock(&mutex_);
+  aborts_.push_back(*request);
+  return grpc::Status::OK;
 }
 
 grpc::Status FakeWorker::GetLoad(grpc::ServerContext*,

@@ -33,7 +33,8 @@ class FakeStream final {
   void Send(const Response& response) { writer_->Write(response); }
   // Token i is `first + i`-th; its log-probability is -its index.
   void SendTokens(uint32_t first_token_index,
-                  const std::vector<uint32_t>& token_ids);
+                  const std::vector<uint32_t>& token_ids,
+                  uint32_t sample_index = 0);
   bool IsCancelled() const { return context_->IsCancelled(); }
   // True once it is cancelled.
   bool WaitUntilCancelled() const {
@@ -55,7 +56,7 @@ void SendHandle(FakePrefillStream* stream, const std::string& handle);
 void SendReleased(FakePrefillStream* stream, double prefill_seconds = 0.25,
                   uint32_t cached_tokens = 1);
 void SendFinished(FakeDecodeStream* stream, v1::WorkerFinishReason reason,
-                  uint32_t completion_tokens);
+                  uint32_t completion_tokens, uint32_t sample_index = 0);
 
 // Thread-safe.
 class FakeWorker final : public v1::WorkerService::Service {
@@ -85,6 +86,8 @@ class FakeWorker final : public v1::WorkerService::Service {
   // Every request so far, and the calls that have not ended.
   std::vector<v1::WorkerRequest> requests() const ABSL_LOCKS_EXCLUDED(mutex_);
   int num_open() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Every Abort so far.
+  std::vector<v1::AbortRequest> aborts() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   grpc::Status Prefill(
@@ -93,6 +96,9 @@ class FakeWorker final : public v1::WorkerService::Service {
   grpc::Status Decode(grpc::ServerContext* context,
                       const v1::DecodeRequest* request,
                       grpc::ServerWriter<v1::DecodeResponse>* writer) override;
+  grpc::Status Abort(grpc::ServerContext* context,
+                     const v1::AbortRequest* request,
+                     v1::AbortResponse* response) override;
   grpc::Status GetLoad(grpc::ServerContext* context,
                        const v1::GetLoadRequest* request,
                        v1::GetLoadResponse* response) override;
@@ -111,6 +117,7 @@ class FakeWorker final : public v1::WorkerService::Service {
   DecodeScript decode_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> on_get_load_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::WorkerRequest> requests_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::AbortRequest> aborts_ ABSL_GUARDED_BY(mutex_);
   int num_open_ ABSL_GUARDED_BY(mutex_) = 0;
 
   int port_ = 0;

@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -68,9 +69,11 @@ class GenerateReactor final
  public:
   using OnEarlyEnd = absl::AnyInvocable<void(EarlyEnd)>;
 
-  // Leaves `gate` at the very end; null: it was not entered.
-  GenerateReactor(grpc::CallbackServerContext* context, RequestGate* gate)
-      : StreamReactor(context), gate_(gate) {
+  // Leaves `gate` at the very end; null: it was not entered. As much waits for
+  // a slow reader of n samples as for n readers.
+  GenerateReactor(grpc::CallbackServerContext* context, RequestGate* gate,
+                  uint32_t num_samples = 1)
+      : StreamReactor(context, num_samples), gate_(gate) {
     if (gate_ == nullptr) return;
     gate_->OnCut(this, [early = early_] { early->Happen(EarlyEnd::kCut); });
   }

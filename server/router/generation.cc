@@ -56,11 +56,13 @@ Generation::Generation(GenerationPlan plan, const Options& options)
     : options_(options),
       plan_(std::move(plan)),
       next_pause_(kFirstPause),
-      prompt_stream_(&plan_),
-      stream_(options_.tokenizer, &plan_) {
+      prompt_stream_(&plan_) {
   CHECK(plan_.sampling.seed.has_value());
-  finished_.set_seed(*plan_.sampling.seed);
-  finished_.mutable_usage()->set_prompt_tokens(
+  for (uint32_t i = 0; i < plan_.num_samples; ++i) {
+    samples_.emplace_back(i, options_.tokenizer, &plan_);
+  }
+  summary_.set_seed(*plan_.sampling.seed);
+  summary_.mutable_usage()->set_prompt_tokens(
       static_cast<uint32_t>(plan_.prompt_ids.size()));
 }
 
@@ -71,8 +73,7 @@ GenerationActions Generation::OnArrived() {
 
 GenerationActions Generation::OnAdmitted(absl::Time now) {
   if (phase_ != GenerationPhase::kQueued) return {};
-  finished_.mutable_timing()->set_queue_seconds(
-      Seconds(now - options_.arrival));
+  summary_.mutable_timing()->set_queue_seconds(Seconds(now - options_.arrival));
   return {.find_route = true};
 }
 
@@ -80,7 +81,7 @@ GenerationActions Generation::OnRoute(Route route, uint64_t id_counter) {
   if (phase_ != GenerationPhase::kQueued) return {};
   route_ = std::move(route);
   id_counter_ = id_counter;
-  finished_.set_fingerprint(route_.fingerprint);
+  summary_.set_fingerprint(route_.fingerprint);
   kv_handle_.clear();
   decode_answered_ = false;
   prefill_open_ = route_.prefill.has_value();
@@ -124,11 +125,11 @@ GenerationActions Generation::OnPrefillMessage(uint32_t attempt,
       return OnPromptLogprobs(message->prompt_logprobs(), now);
     case v1::PrefillResponse::kReleased: {
       const v1::PrefillReleased& released = message->released();
-      v1::Timing* const timing = finished_.mutable_timing();
+      v1::Timing* const timing = summary_.mutable_timing();
       timing->set_queue_seconds(timing->queue_seconds() +
                                 released.queue_seconds());
       timing->set_prefill_seconds(released.prefill_seconds());
-      finished_.mutable_usage()->set_cached_tokens(released.cached_tokens());
+      summary_.mutable_usage()->set_cached_tokens(released.cached_tokens());
       return {};
     }
     case v1::PrefillResponse::kProgress:
@@ -154,7 +155,7 @@ GenerationActions Generation::OnPrefillEnd(uint32_t attempt,
   }
   // The decode server streams: it has pulled everything.
   if (status.ok() || decode_answered_) {
-    if (prompt_stream_.complete()) return {};
+    if (prompt_stream_.complete()) return {.send = HasEndToTell()};
     return Fail(WorkerLost("before all log-probabilities of the prompt came"),
                 now);
   }
@@ -196,6 +197,7 @@ GenerationActions Generation::OnGraceEnded(uint32_t attempt, absl::Time now) {
   if (phase_ == GenerationPhase::kReleasing) {
     Finish(absl::OkStatus(), now, &actions);
   }
+  actions.send |= HasEndToTell();
   return actions;
 }
 
@@ -225,6 +227,34 @@ v1::WorkerRequest Generation::MakeRequest() const {
   return request;
 }
 
+v1::DecodeRequest Generation::MakeDecodeRequest() const {
+  v1::DecodeRequest request;
+  *request.mutable_request() = MakeRequest();
+  if (plan_.num_samples > 1) {
+    request.mutable_request()->set_num_samples(plan_.num_samples);
+  }
+  if (route_.prefill.has_value()) request.set_kv_handle(kv_handle_);
+  return request;
+}
+
+std::vector<v1::GenerateResponse> Generation::TakeResponses() {
+  std::vector<v1::GenerateResponse> responses;
+  if (prompt_logprobs_.token_ids_size() > 0) {
+    responses.emplace_back().mutable_prompt_logprobs()->Swap(&prompt_logprobs_);
+  }
+  if (!prompt_stream_.complete()) return responses;
+  for (Sample& sample : samples_) {
+    sample.TakeResponses(MayTellEnds() ? &summary_ : nullptr, &responses);
+  }
+  return responses;
+}
+
+uint32_t Generation::num_tokens() const {
+  uint32_t sum = 0;
+  for (const Sample& sample : samples_) sum += sample.num_tokens();
+  return sum;
+}
+
 void Generation::MoveTo(GenerationPhase to) {
   CHECK(IsLegalTransition(phase_, to))
       << static_cast<int>(phase_) << " to " << static_cast<int>(to);
@@ -242,44 +272,48 @@ GenerationActions Generation::OnPromptLogprobs(const v1::PromptLogprobs& tokens,
       !status.ok()) {
     return Fail(std::move(status), now);
   }
-  return {.send_prompt_logprobs = prompt_logprobs_.token_ids_size() > 0,
-          .send_chunk = HasChunkToSend()};
-}
-
-// Generated tokens, which the decode server may send first, wait for the
-// prompt's.
-bool Generation::HasChunkToSend() const {
-  return prompt_stream_.complete() &&
-         (chunk_.token_ids_size() > 0 || !chunk_.text().empty());
+  return {.send = HasResponses()};
 }
 
 GenerationActions Generation::OnTokens(const v1::TokenChunk& tokens,
                                        absl::Time now) {
   if (tokens.attempt() != attempt_) return {};
-  if (tokens.sample_index() != 0) {
+  if (tokens.sample_index() >= samples_.size()) {
     return Fail(absl::InternalError("a chunk of a sample that was not asked"),
                 now);
   }
-  const bool is_first = num_tokens() == 0;
-  if (absl::Status status = stream_.Append(tokens, &chunk_); !status.ok()) {
+  Sample& sample = samples_[tokens.sample_index()];
+  if (absl::Status status = sample.Append(tokens); !status.ok()) {
     return Fail(std::move(status), now);
   }
-  if (is_first && num_tokens() > 0) {
-    finished_.mutable_timing()->set_ttft_seconds(
+  if (sample.num_tokens() > 0 && !summary_.timing().has_ttft_seconds()) {
+    summary_.mutable_timing()->set_ttft_seconds(
         Seconds(now - options_.arrival));
   }
+  if (sample.met_stop_string()) return OnStopString(&sample, now);
+  // Generated tokens, which the decode server may send first, wait for the
+  // prompt's.
+  return {.send = prompt_stream_.complete() && sample.HasChunk()};
+}
+
+// Or a chunk behind it, which the worker sent before it knew.
+GenerationActions Generation::OnStopString(Sample* sample, absl::Time now) {
+  if (!sample->over()) sample->End(now - options_.arrival);
+  if (phase_ == GenerationPhase::kReleasing) return {};
   GenerationActions actions;
-  if (stream_.met_stop_string() && !prompt_stream_.complete() &&
-      prefill_open_ && phase_ == GenerationPhase::kDecoding) {
+  if (!IsOver()) {
+    // A decode server that has not spoken may not know the request yet.
+    if (decode_answered_ && sample->TakeAbort()) {
+      actions.abort_sample = sample->index();
+    }
+    actions.send = HasResponses();
+  } else if (!prompt_stream_.complete() && prefill_open_ &&
+             phase_ == GenerationPhase::kDecoding) {
     actions.end_decode = true;
     MoveTo(GenerationPhase::kReleasing);  // For the prompt's part.
-  } else if (stream_.met_stop_string()) {
+  } else {
     actions = EndCalls();
     Finish(absl::OkStatus(), now, &actions);
-  } else {
-    const auto waiting = static_cast<uint32_t>(chunk_.token_ids_size());
-    actions.send_chunk =
-        HasChunkToSend() && (is_first || waiting >= plan_.stream_interval);
   }
   return actions;
 }
@@ -293,33 +327,44 @@ GenerationActions Generation::OnFirstDecodeMessage() {
 GenerationActions Generation::OnDecodeFinished(
     const v1::DecodeFinished& finished, absl::Time now) {
   if (finished.attempt() != attempt_) return {};
-  const bool is_end =
-      finished.finish_reason() == v1::WORKER_FINISH_REASON_STOP_TOKEN
-          ? stream_.met_stop_token()
-          : stream_.met_length();
-  if (!is_end || finished.completion_tokens() != num_tokens()) {
-    return Fail(absl::InternalError(absl::StrCat(
-                    "a worker finished after ", finished.completion_tokens(),
-                    " tokens; ", num_tokens(), " came")),
+  if (finished.sample_index() >= samples_.size()) {
+    return Fail(absl::InternalError("an end of a sample that was not asked"),
                 now);
   }
-  v1::Timing* const timing = finished_.mutable_timing();
+  Sample& sample = samples_[finished.sample_index()];
+  if (absl::Status status = sample.OnFinished(finished); !status.ok()) {
+    return Fail(std::move(status), now);
+  }
+  SumUp(finished);
+  if (!sample.over()) sample.End(now - options_.arrival);
+  if (!IsOver()) return {.send = HasResponses()};
+  GenerationActions actions;
+  // An Abort may have been lost, or come too early.
+  for (const Sample& other : samples_) {
+    actions.end_decode |= other.worker_may_go_on();
+  }
+  if (prefill_open_) {
+    MoveTo(GenerationPhase::kReleasing);
+    actions.send = HasResponses();
+  } else {
+    Finish(absl::OkStatus(), now, &actions);
+  }
+  return actions;
+}
+
+// What the decode worker says of the prompt, once: it is the same of every
+// sample.
+void Generation::SumUp(const v1::DecodeFinished& finished) {
+  if (std::exchange(decode_summed_up_, true)) return;
+  v1::Timing* const timing = summary_.mutable_timing();
   timing->set_queue_seconds(timing->queue_seconds() + finished.queue_seconds());
   if (route_.prefill.has_value()) {
     timing->set_kv_transfer_seconds(finished.kv_transfer_seconds());
     timing->set_kv_transfer_bytes(finished.kv_transfer_bytes());
   } else {
     timing->set_prefill_seconds(finished.prefill_seconds());
-    finished_.mutable_usage()->set_cached_tokens(finished.cached_tokens());
+    summary_.mutable_usage()->set_cached_tokens(finished.cached_tokens());
   }
-  GenerationActions actions;
-  FlushText(&actions);
-  if (prefill_open_) {
-    MoveTo(GenerationPhase::kReleasing);
-  } else {
-    Finish(absl::OkStatus(), now, &actions);
-  }
-  return actions;
 }
 
 GenerationActions Generation::OnAttemptFailed(WorkerId worker,
@@ -355,11 +400,27 @@ GenerationActions Generation::OnAttemptFailed(WorkerId worker,
   return actions;
 }
 
-void Generation::FlushText(GenerationActions* actions) {
-  const uint32_t next = num_tokens();
-  if (chunk_.token_ids_size() == 0) chunk_.set_first_token_index(next);
-  stream_.Flush(&chunk_);
-  actions->send_chunk |= HasChunkToSend();
+bool Generation::IsOver() const {
+  return std::all_of(samples_.begin(), samples_.end(),
+                     [](const Sample& sample) { return sample.over(); });
+}
+
+// The prompt's part of them is whole, or nothing more of it is waited for.
+bool Generation::MayTellEnds() const {
+  return phase_ == GenerationPhase::kFinished ? status_.ok() : !prefill_open_;
+}
+
+bool Generation::HasEndToTell() const {
+  return prompt_stream_.complete() && MayTellEnds() &&
+         std::any_of(samples_.begin(), samples_.end(),
+                     [](const Sample& sample) { return sample.HasEnd(); });
+}
+
+bool Generation::HasResponses() const {
+  if (prompt_logprobs_.token_ids_size() > 0 || HasEndToTell()) return true;
+  return prompt_stream_.complete() &&
+         std::any_of(samples_.begin(), samples_.end(),
+                     [](const Sample& sample) { return sample.HasChunk(); });
 }
 
 GenerationActions Generation::EndCalls() const {
@@ -380,11 +441,10 @@ void Generation::Finish(absl::Status status, absl::Time now,
     status = WorkerLost("before all log-probabilities of the prompt came");
   }
   status_ = std::move(status);
-  actions->send_chunk |= HasChunkToSend();
-  if (status_.ok()) stream_.FillReason(&finished_);
-  finished_.mutable_usage()->set_completion_tokens(num_tokens());
-  finished_.mutable_timing()->set_total_seconds(
-      Seconds(now - options_.arrival));
+  for (Sample& sample : samples_) sample.Release();
+  summary_.mutable_usage()->set_completion_tokens(num_tokens());
+  summary_.mutable_timing()->set_total_seconds(Seconds(now - options_.arrival));
+  actions->send |= HasResponses();
   actions->finish = true;
 }
 

@@ -10,7 +10,11 @@
 // it ends by itself once the decode server has pulled everything; the grace
 // timer ends it if that takes too long after the decode server's first token.
 // kReleasing waits, within the same grace, for what that call says at its end:
-// the counts and times of the prompt.
+// the counts and times of the prompt. So does the `finished` of a sample that
+// ends before the others.
+//
+// A stop string ends its sample alone: the worker is told to, and goes on with
+// the others. With the last sample the calls are over.
 //
 // Until a token has been passed on, an attempt that fails by UNAVAILABLE or
 // ABORTED is followed by another one: at once on other workers if some are
@@ -21,72 +25,23 @@
 #define BATON_SERVER_ROUTER_GENERATION_H_
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "proto/baton/v1/inference.pb.h"
 #include "proto/baton/v1/worker.pb.h"
+#include "server/router/generation_actions.h"
 #include "server/router/prompt_logprob_stream.h"
-#include "server/router/sample_stream.h"
+#include "server/router/sample.h"
 #include "server/router/validate.h"
 #include "server/router/worker_state.h"
 #include "server/text/tokenizer.h"
 
 namespace baton {
-
-enum class GenerationPhase : uint8_t {
-  kQueued,      // Waits for its turn, or for workers.
-  kPrefilling,  // Waits for the KV handle.
-  kDecoding,    // The decode server works for it.
-  kReleasing,   // All tokens are here; the lease has not ended.
-  kFinished,
-};
-
-constexpr bool IsLegalTransition(GenerationPhase from, GenerationPhase to) {
-  using enum GenerationPhase;
-  switch (from) {
-    case kQueued:  // A pair; a unified worker; no worker, or the client left.
-      return to == kPrefilling || to == kDecoding || to == kFinished;
-    case kPrefilling:  // The handle came; a retry; an error, or a stop string
-                       // in the first token.
-      return to == kDecoding || to == kQueued || to == kFinished;
-    case kDecoding:  // `finished` came, with the lease open or not; a retry.
-      return to == kReleasing || to == kFinished || to == kQueued;
-    case kReleasing:  // The lease ended, or its grace did.
-      return to == kFinished;
-    case kFinished:
-      return false;
-  }
-  return false;
-}
-
-// What the owner of a Generation must do after an event, in this order.
-struct GenerationActions {
-  bool end_prefill = false;  // Cancel the attempt's calls, if they are open.
-  bool end_decode = false;
-  // Tell the pool: it was unavailable.
-  std::optional<WorkerId> suspect = std::nullopt;
-  bool queue = false;  // Wait for its turn, then OnAdmitted or OnRefused.
-  // Find workers, avoiding avoid() and none worse than worst_route(), then
-  // OnRoute or OnRefused.
-  bool find_route = false;
-  absl::Duration pause = absl::ZeroDuration();  // OnPauseEnded after it.
-  std::string_view retry_reason = {};  // Why again; empty the first time.
-  bool start_prefill = false;          // With MakeRequest().
-  bool start_decode = false;  // With MakeRequest() and kv_handle(), if any.
-  bool start_grace = false;   // OnGraceEnded(attempt()) after the grace.
-  // prompt_logprobs(), or chunk(), has something to send; clear it then.
-  bool send_prompt_logprobs = false;
-  bool send_chunk = false;
-  // Send finished() if status() is OK, and end the client's call. Exactly once.
-  bool finish = false;
-
-  bool operator==(const GenerationActions&) const = default;
-};
 
 // Pure and thread-compatible: the owner serialises events.
 class Generation final {
@@ -140,16 +95,17 @@ class Generation final {
   // Of the current attempt.
   uint64_t id_counter() const { return id_counter_; }
   v1::WorkerRequest MakeRequest() const;
-  const std::string& kv_handle() const { return kv_handle_; }
+  v1::DecodeRequest MakeDecodeRequest() const;
 
-  v1::PromptLogprobs* prompt_logprobs() { return &prompt_logprobs_; }
-  v1::GenerateChunk* chunk() { return &chunk_; }
-  uint32_t num_tokens() const { return stream_.num_tokens(); }
+  // What the client is to be sent now, in order; each once.
+  std::vector<v1::GenerateResponse> TakeResponses();
+  uint32_t num_tokens() const;  // Of all samples.
 
   // REQUIRES: phase() is kFinished.
   const absl::Status& status() const { return status_; }
-  // What is known of it at the end, also of a request that failed.
-  const v1::GenerateFinished& finished() const { return finished_; }
+  // What is known of it at the end, also of a request that failed: the usage of
+  // all samples, the times, no reason.
+  const v1::GenerateFinished& summary() const { return summary_; }
 
  private:
   void MoveTo(GenerationPhase to);
@@ -157,13 +113,17 @@ class Generation final {
   GenerationActions OnPromptLogprobs(const v1::PromptLogprobs& tokens,
                                      absl::Time now);
   GenerationActions OnTokens(const v1::TokenChunk& tokens, absl::Time now);
-  bool HasChunkToSend() const;
+  GenerationActions OnStopString(Sample* sample, absl::Time now);
   GenerationActions OnFirstDecodeMessage();
   GenerationActions OnDecodeFinished(const v1::DecodeFinished& finished,
                                      absl::Time now);
+  void SumUp(const v1::DecodeFinished& finished);
   GenerationActions OnAttemptFailed(WorkerId worker, const absl::Status& status,
                                     absl::Time now);
-  void FlushText(GenerationActions* actions);
+  bool IsOver() const;  // All samples.
+  bool MayTellEnds() const;
+  bool HasEndToTell() const;
+  bool HasResponses() const;
   // The current attempt's calls, those that have begun and not ended.
   GenerationActions EndCalls() const;
   GenerationActions Fail(absl::Status status, absl::Time now);
@@ -180,17 +140,17 @@ class Generation final {
   absl::Time wait_end_ = absl::InfinitePast();  // For workers.
   absl::Duration next_pause_;
   PromptLogprobStream prompt_stream_;
-  SampleStream stream_;
+  std::deque<Sample> samples_;
 
   // Of the current attempt.
   uint64_t id_counter_ = 0;
   std::string kv_handle_;
   bool prefill_open_ = false;
   bool decode_answered_ = false;
+  bool decode_summed_up_ = false;  // What it says of the prompt.
 
   v1::PromptLogprobs prompt_logprobs_;
-  v1::GenerateChunk chunk_;
-  v1::GenerateFinished finished_;
+  v1::GenerateFinished summary_;
   absl::Status status_;
 };
 

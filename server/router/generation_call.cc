@@ -21,11 +21,6 @@ Generation::Options MachineOptions(const Router& router, absl::Time arrival) {
           .tokenizer = router.text().tokenizer.get()};
 }
 
-std::optional<v1::GetLoadResponse> LoadOf(const v1::DecodeFinished& finished) {
-  if (!finished.has_load()) return std::nullopt;
-  return finished.load();
-}
-
 }  // namespace
 
 GenerationCall::GenerationCall(GenerationPlan plan, Options options)
@@ -35,7 +30,9 @@ GenerationCall::GenerationCall(GenerationPlan plan, Options options)
       arrival_(options.arrival),
       ticket_(router_.NextCounter()),
       client_request_id_(plan.client_request_id),
+      num_samples_(plan.num_samples),
       generation_(std::move(plan), MachineOptions(router_, options.arrival)),
+      last_tokens_(num_samples_, absl::InfinitePast()),
       inter_token_latency_(LatencyBuckets()) {
   router_.OnCallMade();
 }
@@ -99,6 +96,7 @@ void GenerationCall::Perform(const GenerationActions& actions) {
   }
   if (actions.start_prefill) StartPrefill();
   if (actions.start_decode) StartDecode();
+  if (actions.abort_sample.has_value()) StartAbort(*actions.abort_sample);
   if (actions.start_grace) {
     StartTimer(router_.options().release_grace,
                [number = attempts_.back()->number](Generation& generation,
@@ -106,8 +104,7 @@ void GenerationCall::Perform(const GenerationActions& actions) {
                  return generation.OnGraceEnded(number, now);
                });
   }
-  if (actions.send_prompt_logprobs) SendPromptLogprobs();
-  if (actions.send_chunk) SendChunk();
+  if (actions.send) SendResponses();
   if (actions.finish) Finish();
 }
 
@@ -181,22 +178,19 @@ void GenerationCall::StartDecode() {
   v1::DecodeRequest request;
   {
     absl::MutexLock lock(&mutex_);
-    *request.mutable_request() = generation_.MakeRequest();
-    if (attempt->route.prefill.has_value()) {
-      request.set_kv_handle(generation_.kv_handle());
-    }
+    request = generation_.MakeDecodeRequest();
   }
   attempt->decode = std::make_unique<DecodeStream>(
       [self = shared_from_this(), attempt](v1::DecodeResponse* message) {
         if (message->has_finished()) {
-          self->TellEnded(attempt, LoadOf(message->finished()));
+          self->OnSampleFinished(attempt, message->finished());
         }
         self->Handle([&](Generation& generation, absl::Time now) {
           return generation.OnDecodeMessage(attempt->number, *message, now);
         });
       },
       [self = shared_from_this(), attempt](const absl::Status& status) {
-        self->TellEnded(attempt, std::nullopt);
+        self->TellEnded(attempt);
         self->Handle([&](Generation& generation, absl::Time now) {
           return generation.OnDecodeEnd(attempt->number, status, now);
         });
@@ -205,10 +199,26 @@ void GenerationCall::StartDecode() {
       .StartDecode(request, deadline_, attempt->decode.get());
 }
 
-void GenerationCall::TellEnded(Attempt* attempt,
-                               const std::optional<v1::GetLoadResponse>& load) {
+void GenerationCall::StartAbort(uint32_t sample_index) {
+  v1::AbortRequest request;
+  request.mutable_id()->set_router_nonce(router_.nonce());
+  request.set_sample_index(sample_index);
+  {
+    absl::MutexLock lock(&mutex_);
+    request.mutable_id()->set_counter(generation_.id_counter());
+  }
+  router_.client(attempts_.back()->route.decode).StartAbort(request);
+}
+
+void GenerationCall::OnSampleFinished(Attempt* attempt,
+                                      const v1::DecodeFinished& finished) {
+  if (finished.has_load()) attempt->load = finished.load();
+  if (++attempt->num_finished == num_samples_) TellEnded(attempt);
+}
+
+void GenerationCall::TellEnded(Attempt* attempt) {
   if (std::exchange(attempt->decode_ended, true)) return;
-  router_.pool().OnRequestEnded(attempt->route.decode, load);
+  router_.pool().OnRequestEnded(attempt->route.decode, attempt->load);
 }
 
 template <typename Event>
@@ -224,58 +234,52 @@ void GenerationCall::StartTimer(absl::Duration duration, Event event) {
       });
 }
 
-void GenerationCall::SendPromptLogprobs() {
-  v1::GenerateResponse response;
+void GenerationCall::SendResponses() {
+  std::vector<v1::GenerateResponse> responses;
   {
     absl::MutexLock lock(&mutex_);
-    // An earlier action's sending may have taken all there was.
-    if (generation_.prompt_logprobs()->token_ids_size() == 0) return;
-    response.mutable_prompt_logprobs()->Swap(generation_.prompt_logprobs());
+    // None, where an earlier action's sending has taken all there was.
+    responses = generation_.TakeResponses();
   }
-  client_->Send(std::move(response));
+  for (v1::GenerateResponse& response : responses) {
+    if (response.has_chunk()) ObserveTokens(response.chunk());
+    if (response.has_finished()) {
+      reasons_.insert(response.finished().finish_reason());
+    }
+    client_->Send(std::move(response));
+  }
 }
 
-void GenerationCall::SendChunk() {
-  v1::GenerateResponse response;
-  {
-    absl::MutexLock lock(&mutex_);
-    v1::GenerateChunk* const chunk = generation_.chunk();
-    // As above.
-    if (chunk->token_ids_size() == 0 && chunk->text().empty()) return;
-    response.mutable_chunk()->Swap(chunk);
-  }
-  ObserveTokens(response.chunk().token_ids_size());
-  client_->Send(std::move(response));
-}
-
-void GenerationCall::ObserveTokens(int num_tokens) {
-  if (num_tokens == 0) return;
+void GenerationCall::ObserveTokens(const v1::GenerateChunk& chunk) {
+  if (chunk.token_ids_size() == 0) return;
   const absl::Time now = router_.clock().Now();
-  int num_intervals = num_tokens;
-  if (last_tokens_ == absl::InfinitePast()) {
+  if (!std::exchange(has_token_, true)) {
     router_.metrics().time_to_first_token.Observe(
         absl::ToDoubleSeconds(now - arrival_));
-    last_tokens_ = now;
+  }
+  absl::Time& last = last_tokens_[chunk.sample_index()];
+  int num_intervals = chunk.token_ids_size();
+  if (last == absl::InfinitePast()) {
+    last = now;
     --num_intervals;
   }
   if (num_intervals == 0) return;
-  const double each = absl::ToDoubleSeconds(now - last_tokens_) / num_intervals;
+  const double each = absl::ToDoubleSeconds(now - last) / num_intervals;
   for (int i = 0; i < num_intervals; ++i) inter_token_latency_.Observe(each);
-  last_tokens_ = now;
+  last = now;
 }
 
 void GenerationCall::Finish() {
   absl::Status status;
-  v1::GenerateResponse response;
+  v1::GenerateFinished summary;
   {
     absl::MutexLock lock(&mutex_);
     status = generation_.status();
-    *response.mutable_finished() = generation_.finished();
+    summary = generation_.summary();
   }
   if (!attempts_.empty()) ReleaseUnstarted();
   timer_.reset();
-  LogAndCount(response.finished(), status);
-  if (status.ok()) client_->Send(std::move(response));
+  LogAndCount(summary, status);
   // Before the client hears of the end: its id is free by then.
   if (in_queue_) router_.admission().Leave(ticket_);
   client_->End(std::move(status));
@@ -299,11 +303,11 @@ void GenerationCall::LogRetry(std::string_view reason) const {
                << AttemptForLog();
 }
 
-void GenerationCall::LogAndCount(const v1::GenerateFinished& finished,
+void GenerationCall::LogAndCount(const v1::GenerateFinished& summary,
                                  const absl::Status& status) {
   RouterMetrics& metrics = router_.metrics();
-  const v1::Usage& usage = finished.usage();
-  const v1::Timing& timing = finished.timing();
+  const v1::Usage& usage = summary.usage();
+  const v1::Timing& timing = summary.timing();
   metrics.CountRequest(status.code());
   metrics.prompt_tokens.Increment(usage.prompt_tokens());
   metrics.cached_tokens.Increment(usage.cached_tokens());
@@ -311,9 +315,7 @@ void GenerationCall::LogAndCount(const v1::GenerateFinished& finished,
   metrics.queue_time.Observe(timing.queue_seconds());
   inter_token_latency_.FlushTo(&metrics.inter_token_latency);
   LOG(INFO) << "request " << Name() << " outcome " << OutcomeName(status.code())
-            << " reason "
-            << (status.ok() ? v1::FinishReason_Name(finished.finish_reason())
-                            : std::string(status.message()))
+            << " reason " << ReasonForLog(status) << " samples " << num_samples_
             << " prompt " << usage.prompt_tokens() << " cached "
             << usage.cached_tokens() << " output " << usage.completion_tokens()
             << " queue " << timing.queue_seconds() << " prefill "
@@ -321,6 +323,16 @@ void GenerationCall::LogAndCount(const v1::GenerateFinished& finished,
             << timing.kv_transfer_seconds() << " transfer_bytes "
             << timing.kv_transfer_bytes() << " ttft " << timing.ttft_seconds()
             << " total " << timing.total_seconds() << AttemptForLog();
+}
+
+std::string GenerationCall::ReasonForLog(const absl::Status& status) const {
+  if (!status.ok()) return std::string(status.message());
+  std::string text;
+  for (const v1::FinishReason reason : reasons_) {
+    absl::StrAppend(&text, text.empty() ? "" : ",",
+                    v1::FinishReason_Name(reason));
+  }
+  return text;
 }
 
 std::string GenerationCall::Name() const {

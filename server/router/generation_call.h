@@ -5,9 +5,11 @@
 #include <grpcpp/alarm.h>
 
 #include <chrono>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,8 +59,11 @@ class GenerationCall final
     Route route;
     std::unique_ptr<PrefillStream> prefill;
     std::unique_ptr<DecodeStream> decode;
-    bool decode_ended = false;  // The pool knows. Of decode's own thread.
-    bool released = false;      // By ReleaseUnstarted.
+    // Of decode's own thread:
+    uint32_t num_finished = 0;                               // Samples.
+    std::optional<v1::GetLoadResponse> load = std::nullopt;  // Then.
+    bool decode_ended = false;                               // The pool knows.
+    bool released = false;  // By ReleaseUnstarted.
   };
 
   // Runs `event`, a callable (Generation&, absl::Time) -> GenerationActions.
@@ -71,24 +76,25 @@ class GenerationCall final
   void FindRoute();
   void StartPrefill();
   void StartDecode();
+  void StartAbort(uint32_t sample_index);
   // In the place of an older one.
   template <typename Event>
   void StartTimer(absl::Duration duration, Event event);
-  void SendPromptLogprobs();
-  void SendChunk();
-  void ObserveTokens(int num_tokens);
+  void SendResponses();
+  void ObserveTokens(const v1::GenerateChunk& chunk);
   void Finish();
   // Tells the pool, once, of the calls that the current attempt never began.
   void ReleaseUnstarted();
   void LogRetry(std::string_view reason) const;
-  void LogAndCount(const v1::GenerateFinished& finished,
+  void LogAndCount(const v1::GenerateFinished& summary,
                    const absl::Status& status);
+  std::string ReasonForLog(const absl::Status& status) const;
   std::string Name() const;
   std::string AttemptForLog() const;
 
+  void OnSampleFinished(Attempt* attempt, const v1::DecodeFinished& finished);
   // A decode call's end at its worker, told once.
-  void TellEnded(Attempt* attempt,
-                 const std::optional<v1::GetLoadResponse>& load);
+  void TellEnded(Attempt* attempt);
 
   Router& router_;
   GenerateReactor* const client_;
@@ -96,6 +102,7 @@ class GenerationCall final
   const absl::Time arrival_;
   const AdmissionTicket ticket_;  // Names the request in the log, too.
   const std::string client_request_id_;
+  const uint32_t num_samples_;
 
   absl::Mutex mutex_;
   Generation generation_ ABSL_GUARDED_BY(mutex_);
@@ -106,7 +113,9 @@ class GenerationCall final
   bool in_queue_ = false;  // Or past it: it must leave.
   std::vector<std::unique_ptr<Attempt>> attempts_;  // The current one last.
   std::optional<grpc::Alarm> timer_;
-  absl::Time last_tokens_ = absl::InfinitePast();
+  bool has_token_ = false;
+  std::vector<absl::Time> last_tokens_;  // Of each sample.
+  std::set<v1::FinishReason> reasons_;   // Told so far.
   HistogramBatch inter_token_latency_;
 };
 

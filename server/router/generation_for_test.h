@@ -3,6 +3,7 @@
 #define BATON_SERVER_ROUTER_GENERATION_FOR_TEST_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -48,6 +49,8 @@ class GenerationTest : public ::testing::Test {
   }
 
   void Make(GenerationPlan plan, uint32_t max_retries = 2) {
+    texts_.clear();
+    told_.clear();
     generation_ = std::make_unique<Generation>(
         std::move(plan), Generation::Options{.router_nonce = 1234,
                                              .max_retries = max_retries,
@@ -92,16 +95,20 @@ class GenerationTest : public ::testing::Test {
   GenerationActions PrefillEnds(const absl::Status& status = absl::OkStatus()) {
     return generation_->OnPrefillEnd(generation_->attempt(), status, now_);
   }
-  GenerationActions Tokens(uint32_t first, const std::vector<uint32_t>& ids) {
+  GenerationActions Tokens(uint32_t first, const std::vector<uint32_t>& ids,
+                           uint32_t sample_index = 0) {
     v1::DecodeResponse message;
     FillChunk(first, ids, message.mutable_chunk());
+    message.mutable_chunk()->set_sample_index(sample_index);
     return FromDecode(message);
   }
   GenerationActions Finished(
       uint32_t completion_tokens,
-      v1::WorkerFinishReason reason = v1::WORKER_FINISH_REASON_LENGTH) {
+      v1::WorkerFinishReason reason = v1::WORKER_FINISH_REASON_LENGTH,
+      uint32_t sample_index = 0) {
     v1::DecodeResponse message;
     v1::DecodeFinished* const finished = message.mutable_finished();
+    finished->set_sample_index(sample_index);
     finished->set_attempt(generation_->attempt());
     finished->set_completion_tokens(completion_tokens);
     finished->set_finish_reason(reason);
@@ -116,10 +123,35 @@ class GenerationTest : public ::testing::Test {
   GenerationActions DecodeEnds(const absl::Status& status) {
     return generation_->OnDecodeEnd(generation_->attempt(), status, now_);
   }
-  std::string TakeText() {
-    v1::GenerateChunk chunk;
-    chunk.Swap(generation_->chunk());
-    return chunk.text();
+  // Text of the sample that came since the last time.
+  std::string TakeText(uint32_t sample_index = 0) {
+    TakeResponses();
+    return std::exchange(texts_[sample_index], "");
+  }
+  // What the client was told of the sample's end; empty if nothing yet.
+  const v1::GenerateFinished& Told(uint32_t sample_index = 0) {
+    TakeResponses();
+    return told_[sample_index];
+  }
+  bool IsTold(uint32_t sample_index) {
+    TakeResponses();
+    return told_.contains(sample_index);
+  }
+  void TakeResponses() {
+    for (const v1::GenerateResponse& response : generation_->TakeResponses()) {
+      if (response.has_chunk()) {
+        const v1::GenerateChunk& chunk = response.chunk();
+        EXPECT_FALSE(told_.contains(chunk.sample_index()));
+        texts_[chunk.sample_index()] += chunk.text();
+      } else if (response.has_finished()) {
+        const uint32_t sample_index = response.finished().sample_index();
+        EXPECT_FALSE(told_.contains(sample_index));
+        told_[sample_index] = response.finished();
+      } else {
+        EXPECT_TRUE(texts_.empty()) << "the prompt behind the answer";
+        prompt_tokens_ += response.prompt_logprobs().token_ids_size();
+      }
+    }
   }
   void FillChunk(uint32_t first, const std::vector<uint32_t>& ids,
                  v1::TokenChunk* chunk) {
@@ -134,11 +166,16 @@ class GenerationTest : public ::testing::Test {
   absl::Time now_ = absl::UnixEpoch();
   uint64_t counter_ = 100;
   std::unique_ptr<Generation> generation_;
+  std::map<uint32_t, std::string> texts_;  // Of samples.
+  std::map<uint32_t, v1::GenerateFinished> told_;
+  int prompt_tokens_ = 0;
 };
 
 inline const GenerationActions kNothing;
-inline const GenerationActions kSend = {.send_chunk = true};
+inline const GenerationActions kSend = {.send = true};
+// With an error, and nothing that waited; else with the ends of samples.
 inline const GenerationActions kFinish = {.finish = true};
+inline const GenerationActions kSendAndFinish = {.send = true, .finish = true};
 
 }  // namespace baton
 

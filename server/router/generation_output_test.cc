@@ -34,13 +34,10 @@ class GenerationOutputTest : public GenerationTest {
     return FromPrefill(&message);
   }
   int TakePrompt() {
-    v1::PromptLogprobs prompt;
-    prompt.Swap(generation_->prompt_logprobs());
-    return prompt.token_ids_size();
+    TakeResponses();
+    return std::exchange(prompt_tokens_, 0);
   }
 };
-
-constexpr GenerationActions kSendPrompt = {.send_prompt_logprobs = true};
 
 TEST_F(GenerationOutputTest, TokensWaitForTheIntervalButTheFirstAndTheLast) {
   GenerationPlan plan = Plan();
@@ -54,8 +51,7 @@ TEST_F(GenerationOutputTest, TokensWaitForTheIntervalButTheFirstAndTheLast) {
   EXPECT_EQ(Tokens(3, {Letter(3), Letter(4)}), kSend);
   EXPECT_EQ(TakeText(), "bcde");
   EXPECT_EQ(Tokens(5, {Letter(5)}), kNothing);
-  EXPECT_EQ(Finished(6),
-            (GenerationActions{.send_chunk = true, .finish = true}));
+  EXPECT_EQ(Finished(6), (GenerationActions{.send = true, .finish = true}));
   EXPECT_EQ(TakeText(), "f");
 }
 
@@ -67,7 +63,7 @@ TEST_F(GenerationOutputTest, WhatWaitsForTheIntervalIsSentBeforeAnError) {
   Tokens(0, {Letter(0)});
   TakeText();
   Tokens(1, {Letter(1)});
-  EXPECT_TRUE(DecodeEnds(absl::UnavailableError("gone")).send_chunk);
+  EXPECT_TRUE(DecodeEnds(absl::UnavailableError("gone")).send);
   EXPECT_EQ(TakeText(), "b");
 }
 
@@ -76,7 +72,7 @@ TEST_F(GenerationOutputTest, AUnifiedWorkerTellsThePromptFirst) {
   Dispatch(/*unified=*/true);
   v1::DecodeResponse message;
   *message.mutable_prompt_logprobs() = Prompt(1);
-  EXPECT_EQ(FromDecode(message), kSendPrompt);
+  EXPECT_EQ(FromDecode(message), kSend);
   EXPECT_EQ(TakePrompt(), 2);
   EXPECT_EQ(Tokens(0, {Letter(0)}), kSend);
 }
@@ -87,9 +83,7 @@ TEST_F(GenerationOutputTest, TokensWaitForThePromptThoughTheyComeFirst) {
   Handle();
   EXPECT_EQ(Tokens(0, {Letter(0), Letter(1)}),
             GenerationActions{.start_grace = true});
-  EXPECT_EQ(
-      PromptFromPrefill(1),
-      (GenerationActions{.send_prompt_logprobs = true, .send_chunk = true}));
+  EXPECT_EQ(PromptFromPrefill(1), (GenerationActions{.send = true}));
   EXPECT_EQ(TakePrompt(), 2);
   EXPECT_EQ(TakeText(), "ab");
 }
@@ -102,12 +96,12 @@ TEST_F(GenerationOutputTest, AnotherAttemptTellsOnlyTheRest) {
   *message.mutable_prompt_logprobs() = Prompt(1);
   message.mutable_prompt_logprobs()->mutable_token_ids()->RemoveLast();
   message.mutable_prompt_logprobs()->mutable_logprobs()->RemoveLast();
-  EXPECT_EQ(FromPrefill(&message), kSendPrompt);
+  EXPECT_EQ(FromPrefill(&message), kSend);
   EXPECT_EQ(TakePrompt(), 1);
   EXPECT_TRUE(PrefillEnds(absl::UnavailableError("gone")).find_route);
   TakeRoute();
   Handle();
-  EXPECT_EQ(PromptFromPrefill(1), kSendPrompt);
+  EXPECT_EQ(PromptFromPrefill(1), kSend);
   EXPECT_EQ(TakePrompt(), 1);
 }
 
@@ -119,13 +113,11 @@ TEST_F(GenerationOutputTest, AStopStringWaitsForTheRestOfThePrompt) {
   Handle();
   EXPECT_EQ(Tokens(0, {Letter(0), Letter(1)}),
             (GenerationActions{.end_decode = true, .start_grace = true}));
-  EXPECT_EQ(
-      PromptFromPrefill(1),
-      (GenerationActions{.send_prompt_logprobs = true, .send_chunk = true}));
+  EXPECT_EQ(PromptFromPrefill(1), (GenerationActions{.send = true}));
   EXPECT_EQ(TakeText(), "a");
-  EXPECT_EQ(PrefillEnds(), kFinish);
+  EXPECT_EQ(PrefillEnds(), kSendAndFinish);
   EXPECT_TRUE(generation_->status().ok());
-  EXPECT_EQ(generation_->finished().stop_string(), "b");
+  EXPECT_EQ(Told().stop_string(), "b");
 }
 
 TEST_F(GenerationOutputTest, AnAnswerWithoutItsPromptIsAnError) {

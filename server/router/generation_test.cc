@@ -37,7 +37,7 @@ TEST_F(GenerationTest, GoesThroughPrefillAndDecodeToTheEnd) {
   Dispatch();
   EXPECT_EQ(generation_->phase(), kPrefilling);
   EXPECT_EQ(Handle("opaque"), GenerationActions{.start_decode = true});
-  EXPECT_EQ(generation_->kv_handle(), "opaque");
+  EXPECT_EQ(generation_->MakeDecodeRequest().kv_handle(), "opaque");
   EXPECT_EQ(generation_->phase(), kDecoding);
   now_ += absl::Seconds(1);
   EXPECT_EQ(FirstToken(), kSend);
@@ -49,10 +49,10 @@ TEST_F(GenerationTest, GoesThroughPrefillAndDecodeToTheEnd) {
   EXPECT_EQ(Tokens(1, {Letter(1), Letter(2), Letter(3)}), kSend);
   EXPECT_EQ(TakeText(), "bcd");
   now_ += absl::Seconds(1);
-  EXPECT_EQ(Finished(4), kFinish);
+  EXPECT_EQ(Finished(4), kSendAndFinish);
   EXPECT_EQ(generation_->phase(), kFinished);
   EXPECT_TRUE(generation_->status().ok());
-  const v1::GenerateFinished& finished = generation_->finished();
+  const v1::GenerateFinished& finished = Told();
   EXPECT_EQ(finished.finish_reason(), v1::FINISH_REASON_LENGTH);
   EXPECT_EQ(finished.seed(), 42u);
   EXPECT_EQ(finished.fingerprint(), "f");
@@ -87,13 +87,13 @@ TEST_F(GenerationTest, WaitsForThePrefillsEndWithinTheGrace) {
   Dispatch();
   Handle();
   EXPECT_EQ(Tokens(0, {Letter(0), Letter(1), Letter(2), Letter(3)}),
-            (GenerationActions{.start_grace = true, .send_chunk = true}));
+            (GenerationActions{.start_grace = true, .send = true}));
   EXPECT_EQ(TakeText(), "abcd");
   EXPECT_EQ(Finished(4), kNothing);
   EXPECT_EQ(generation_->phase(), kReleasing);
   EXPECT_EQ(Released(), kNothing);
-  EXPECT_EQ(PrefillEnds(), kFinish);
-  EXPECT_EQ(generation_->finished().usage().cached_tokens(), 2u);
+  EXPECT_EQ(PrefillEnds(), kSendAndFinish);
+  EXPECT_EQ(Told().usage().cached_tokens(), 2u);
 }
 
 TEST_F(GenerationTest, EndsThePrefillWhenTheGraceIsOver) {
@@ -106,7 +106,7 @@ TEST_F(GenerationTest, EndsThePrefillWhenTheGraceIsOver) {
   EXPECT_EQ(PrefillEnds(absl::CancelledError()), kNothing);
   Tokens(1, {Letter(1), Letter(2), Letter(3)});
   EXPECT_EQ(TakeText(), "abcd");
-  EXPECT_EQ(Finished(4), kFinish);
+  EXPECT_EQ(Finished(4), kSendAndFinish);
   EXPECT_TRUE(generation_->status().ok());
 }
 
@@ -117,10 +117,11 @@ TEST_F(GenerationTest, EndsWithoutThePrefillsWordWhenTheGraceIsOver) {
   Tokens(0, {Letter(0), Letter(1), Letter(2), Letter(3)});
   EXPECT_EQ(TakeText(), "abcd");
   Finished(4);
-  EXPECT_EQ(generation_->OnGraceEnded(0, now_),
-            (GenerationActions{.end_prefill = true, .finish = true}));
+  EXPECT_EQ(
+      generation_->OnGraceEnded(0, now_),
+      (GenerationActions{.end_prefill = true, .send = true, .finish = true}));
   EXPECT_TRUE(generation_->status().ok());
-  EXPECT_FALSE(generation_->finished().timing().has_prefill_seconds());
+  EXPECT_FALSE(Told().timing().has_prefill_seconds());
 }
 
 TEST_F(GenerationTest, UsesAUnifiedWorkersWord) {
@@ -128,8 +129,8 @@ TEST_F(GenerationTest, UsesAUnifiedWorkersWord) {
   Dispatch(/*unified=*/true);
   EXPECT_EQ(Tokens(0, {Letter(0), kEos}), kSend);
   EXPECT_EQ(TakeText(), "a") << "EOS has no text";
-  EXPECT_EQ(Finished(2, v1::WORKER_FINISH_REASON_STOP_TOKEN), kFinish);
-  const v1::GenerateFinished& finished = generation_->finished();
+  EXPECT_EQ(Finished(2, v1::WORKER_FINISH_REASON_STOP_TOKEN), kSendAndFinish);
+  const v1::GenerateFinished& finished = Told();
   EXPECT_EQ(finished.finish_reason(), v1::FINISH_REASON_EOS);
   EXPECT_EQ(finished.stop_token_id(), kEos);
   EXPECT_EQ(finished.usage().cached_tokens(), 1u);
@@ -146,13 +147,12 @@ TEST_F(GenerationTest, EndsAtAStopStringAndEndsBothCalls) {
   EXPECT_EQ(Tokens(0, {Letter(0), Letter(1), Letter(2), Letter(3)}),
             (GenerationActions{.end_prefill = true,
                                .end_decode = true,
-                               .send_chunk = true,
+                               .send = true,
                                .finish = true}));
   EXPECT_EQ(TakeText(), "a");
-  EXPECT_EQ(generation_->finished().finish_reason(),
-            v1::FINISH_REASON_STOP_STRING);
-  EXPECT_EQ(generation_->finished().stop_string(), "bc");
-  EXPECT_EQ(generation_->finished().usage().completion_tokens(), 3u);
+  EXPECT_EQ(Told().finish_reason(), v1::FINISH_REASON_STOP_STRING);
+  EXPECT_EQ(Told().stop_string(), "bc");
+  EXPECT_EQ(Told().usage().completion_tokens(), 3u);
 }
 
 TEST_F(GenerationTest, EndsAtAStopStringInThePrefillServersToken) {
@@ -160,9 +160,9 @@ TEST_F(GenerationTest, EndsAtAStopStringInThePrefillServersToken) {
   plan.stop_strings = {"a"};
   Make(plan);
   Dispatch();
-  EXPECT_EQ(FirstToken(),
-            (GenerationActions{
-                .end_prefill = true, .send_chunk = true, .finish = true}))
+  EXPECT_EQ(
+      FirstToken(),
+      (GenerationActions{.end_prefill = true, .send = true, .finish = true}))
       << "no decode call is there to end";
 }
 

@@ -1,5 +1,6 @@
 #include "server/router/inference_service.h"
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <utility>
@@ -31,7 +32,10 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     Refuse(std::move(status), refused);
     return refused;
   }
-  auto* const reactor = new GenerateReactor(context, &gate_);
+  // Not validated yet.
+  const uint32_t num_samples =
+      std::clamp(request->sampling().n(), 1u, kMaxSamples);
+  auto* const reactor = new GenerateReactor(context, &gate_, num_samples);
   absl::StatusOr<ModelBounds> bounds = router_.Bounds();
   absl::Status status = bounds.ok() ? ValidateGenerateRequest(*request, *bounds)
                                     : bounds.status();

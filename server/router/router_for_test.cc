@@ -53,19 +53,23 @@ GenerateOutcome ReadAll(grpc::ClientReader<v1::GenerateResponse>* reader) {
   GenerateOutcome outcome;
   v1::GenerateResponse response;
   while (reader->Read(&response)) {
-    EXPECT_FALSE(outcome.finished.has_value()) << "a message after the last";
+    const v1::GenerateChunk& chunk = response.chunk();
+    const uint32_t index = response.has_finished()
+                               ? response.finished().sample_index()
+                               : chunk.sample_index();
+    GenerateOutcome& sample = index == 0 ? outcome : outcome.samples[index];
+    EXPECT_FALSE(sample.finished.has_value()) << "a message after the last";
     if (response.has_finished()) {
-      outcome.finished = response.finished();
+      sample.finished = response.finished();
       continue;
     }
-    const v1::GenerateChunk& chunk = response.chunk();
-    EXPECT_EQ(chunk.first_token_index(), outcome.token_ids.size());
+    EXPECT_EQ(chunk.first_token_index(), sample.token_ids.size());
     EXPECT_EQ(chunk.token_ids_size(), chunk.logprobs_size());
-    outcome.token_ids.insert(outcome.token_ids.end(), chunk.token_ids().begin(),
-                             chunk.token_ids().end());
-    outcome.logprobs.insert(outcome.logprobs.end(), chunk.logprobs().begin(),
-                            chunk.logprobs().end());
-    outcome.text += chunk.text();
+    sample.token_ids.insert(sample.token_ids.end(), chunk.token_ids().begin(),
+                            chunk.token_ids().end());
+    sample.logprobs.insert(sample.logprobs.end(), chunk.logprobs().begin(),
+                           chunk.logprobs().end());
+    sample.text += chunk.text();
   }
   outcome.status = reader->Finish();
   return outcome;
@@ -147,10 +151,17 @@ FakeWorker::PrefillScript GoodPrefill() {
 FakeWorker::DecodeScript GoodDecode() {
   return [](const v1::DecodeRequest& request, FakeDecodeStream* stream) {
     const uint32_t max_tokens = request.request().max_tokens();
+    const uint32_t num_samples = request.request().has_num_samples()
+                                     ? request.request().num_samples()
+                                     : 1;
     for (uint32_t i = 0; i < max_tokens; ++i) {
-      stream->SendTokens(i, LetterTokens(i, 1));
+      for (uint32_t s = 0; s < num_samples; ++s) {
+        stream->SendTokens(i, LetterTokens(s + i, 1), s);
+      }
     }
-    SendFinished(stream, v1::WORKER_FINISH_REASON_LENGTH, max_tokens);
+    for (uint32_t s = 0; s < num_samples; ++s) {
+      SendFinished(stream, v1::WORKER_FINISH_REASON_LENGTH, max_tokens, s);
+    }
     return grpc::Status::OK;
   };
 }

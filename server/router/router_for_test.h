@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,12 +30,14 @@ v1::GetWorkerInfoResponse DemoInfo(v1::WorkerRole role);
 uint32_t LetterToken(uint32_t i);
 std::vector<uint32_t> LetterTokens(uint32_t first, uint32_t count);
 
+// Of sample 0; `samples` has the others, 1 and up.
 struct GenerateOutcome {
   std::vector<uint32_t> token_ids;
   std::vector<float> logprobs;
   std::string text;
   std::optional<v1::GenerateFinished> finished;
   grpc::Status status;
+  std::map<uint32_t, GenerateOutcome> samples;
 };
 
 // Reads a Generate call to its end; fails the test at a gap.
@@ -67,7 +70,8 @@ class RouterForTest final {
 // Ids 1, 2, 3 and `max_tokens`, greedy.
 v1::GenerateRequest IdsRequest(uint32_t max_tokens);
 
-// Scripts of workers that do as they should: tokens are LetterToken(i).
+// Scripts of workers that do as they should: tokens are LetterToken(i), of
+// sample s LetterToken(s + i).
 FakeWorker::PrefillScript GoodPrefill();
 FakeWorker::DecodeScript GoodDecode();
 

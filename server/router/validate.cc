@@ -108,6 +108,10 @@ absl::Status ValidateSampling(const v1::SamplingParams& sampling) {
   if (sampling.top_k() > kMaxTopK) {
     return FieldError("sampling.top_k", "must lie in 0 .. 2^31-1");
   }
+  if (sampling.has_n() && (sampling.n() == 0 || sampling.n() > kMaxSamples)) {
+    return FieldError("sampling.n",
+                      absl::StrCat("must lie in 1 .. ", kMaxSamples));
+  }
   return absl::OkStatus();
 }
 
@@ -304,6 +308,15 @@ absl::StatusOr<GenerationPlan> MakePlan(const v1::GenerateRequest& request,
   const v1::StoppingParams& stopping = request.stopping();
   plan.max_tokens =
       stopping.has_max_tokens() ? std::min(stopping.max_tokens(), room) : room;
+  plan.num_samples = request.sampling().has_n() ? request.sampling().n() : 1;
+  if (plan.num_samples > 1 &&
+      uint64_t{plan.num_samples} * plan.max_tokens > kMaxGeneratedTokens) {
+    return FieldError(
+        "sampling.n",
+        absl::StrCat(plan.num_samples, " samples of up to ", plan.max_tokens,
+                     " tokens are more than ", kMaxGeneratedTokens,
+                     " in all; ask for fewer, or set stopping.max_tokens"));
+  }
   plan.min_tokens = std::min(stopping.min_tokens(), plan.max_tokens);
   plan.include_stop_string = stopping.include_stop_string();
   plan.stop_strings.assign(stopping.stop_strings().begin(),

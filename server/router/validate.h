@@ -38,6 +38,9 @@ inline constexpr float kMaxRepetitionPenalty = 100;
 inline constexpr float kMaxPenalty = 2;  // Of either sign, as kMaxLogitBias.
 inline constexpr float kMaxLogitBias = 100;
 inline constexpr int kMaxLogitBiases = 1024;
+inline constexpr uint32_t kMaxSamples = 128;
+// Of all samples together: what a request may make the router keep.
+inline constexpr uint64_t kMaxGeneratedTokens = uint64_t{1} << 22;
 inline constexpr uint32_t kMaxTopLogprobs = 20;
 inline constexpr uint32_t kMaxStreamInterval = 1024;
 
@@ -66,6 +69,7 @@ struct ModelBounds {
 struct GenerationPlan {
   std::vector<uint32_t> prompt_ids;
   SamplingPlan sampling;
+  uint32_t num_samples = 1;
   uint32_t max_tokens = 1;  // Has room in the context after the prompt.
   uint32_t min_tokens = 0;  // At most max_tokens.
   std::vector<std::string> stop_strings;
@@ -89,7 +93,8 @@ absl::Status ValidatePrompt(const v1::Prompt& prompt, const ModelBounds& model);
 
 // `prompt_ids` are the request's ids, or what its text or chat came to.
 // INVALID_ARGUMENT naming `prompt` if there are none, or no room after them,
-// and `logprobs.prompt_from` if it is none of theirs. REQUIRES:
+// `logprobs.prompt_from` if it is none of theirs, and `sampling.n` if so many
+// samples of max_tokens are too much. REQUIRES:
 // ValidateGenerateRequest said OK.
 absl::StatusOr<GenerationPlan> MakePlan(const v1::GenerateRequest& request,
                                         std::vector<uint32_t> prompt_ids,

@@ -12,6 +12,7 @@ constexpr int kMaxReconnectMilliseconds = 250;
 // A host that is gone without a word is noticed after both.
 constexpr int kKeepaliveTimeMilliseconds = 10'000;
 constexpr int kKeepaliveTimeoutMilliseconds = 5'000;
+constexpr std::chrono::seconds kAbortTimeout(5);
 
 // shared_ptr is gRPC's own way to hand out a channel.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
@@ -55,6 +56,19 @@ void WorkerClient::StartDecode(const v1::DecodeRequest& request,
   worker_->async()->Decode(&stream->context_, &request, stream);
   stream->StartRead(&stream->response_);
   stream->StartCall();
+}
+
+void WorkerClient::StartAbort(const v1::AbortRequest& request) {
+  struct Call {
+    grpc::ClientContext context;
+    v1::AbortRequest request;
+    v1::AbortResponse response;
+  };
+  Call* const call = new Call;  // Deleted at its end.
+  call->request = request;
+  call->context.set_deadline(std::chrono::system_clock::now() + kAbortTimeout);
+  worker_->async()->Abort(&call->context, &call->request, &call->response,
+                          [call](const grpc::Status&) { delete call; });
 }
 
 absl::StatusOr<ProbeAnswer> WorkerClient::Probe(Deadline deadline, bool wait) {

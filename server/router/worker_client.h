@@ -77,6 +77,8 @@ class WorkerClient final {
                     PrefillStream* stream);
   void StartDecode(const v1::DecodeRequest& request, Deadline deadline,
                    DecodeStream* stream);
+  // Whether it arrives is not told.
+  void StartAbort(const v1::AbortRequest& request);
 
   // Blocks; one thread at a time. An error when the worker does not answer, or
   // says that it does not serve. With `wait` a worker that is not there is

@@ -44,6 +44,7 @@ TESTED_THROUGH = {
     "server/cli/load_loop.cc": "server/cli/commands_test.cc",
     "server/cli/generation_stream.cc": "server/cli/commands_test.cc",
     "server/router/generation_call.cc": "server/router/router_test.cc",
+    "server/router/sample.cc": "server/router/generation_samples_test.cc",
     "server/worker_process.cc": "tests/integration/python_client_test.py",
 }
 # A .cc that no test needs, and why that is so.

@@ -206,8 +206,9 @@ GenerationActions Generation::OnEarlyEnd(absl::Status why, absl::Time now) {
   return Fail(std::move(why), now);
 }
 
-v1::WorkerRequest Generation::MakeRequest() const {
+v1::WorkerRequest Generation::MakeRequest(uint32_t local_rank) const {
   v1::WorkerRequest request;
+  request.set_local_rank(local_rank);
   request.mutable_id()->set_router_nonce(options_.router_nonce);
   request.mutable_id()->set_counter(id_counter_);
   request.set_attempt(attempt_);
@@ -227,9 +228,15 @@ v1::WorkerRequest Generation::MakeRequest() const {
   return request;
 }
 
+v1::PrefillRequest Generation::MakePrefillRequest() const {
+  v1::PrefillRequest request;
+  *request.mutable_request() = MakeRequest(route_.prefill_rank);
+  return request;
+}
+
 v1::DecodeRequest Generation::MakeDecodeRequest() const {
   v1::DecodeRequest request;
-  *request.mutable_request() = MakeRequest();
+  *request.mutable_request() = MakeRequest(route_.decode_rank);
   if (plan_.num_samples > 1) {
     request.mutable_request()->set_num_samples(plan_.num_samples);
   }

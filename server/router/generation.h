@@ -94,7 +94,7 @@ class Generation final {
 
   // Of the current attempt.
   uint64_t id_counter() const { return id_counter_; }
-  v1::WorkerRequest MakeRequest() const;
+  v1::PrefillRequest MakePrefillRequest() const;
   v1::DecodeRequest MakeDecodeRequest() const;
 
   // What the client is to be sent now, in order; each once.
@@ -108,6 +108,7 @@ class Generation final {
   const v1::GenerateFinished& summary() const { return summary_; }
 
  private:
+  v1::WorkerRequest MakeRequest(uint32_t local_rank) const;
   void MoveTo(GenerationPhase to);
   bool IsOld(uint32_t attempt) const;
   GenerationActions OnPromptLogprobs(const v1::PromptLogprobs& tokens,

@@ -49,7 +49,7 @@ struct GenerationActions {
   bool find_route = false;
   absl::Duration pause = absl::ZeroDuration();  // OnPauseEnded after it.
   std::string_view retry_reason = {};  // Why again; empty the first time.
-  bool start_prefill = false;          // With MakeRequest().
+  bool start_prefill = false;          // With MakePrefillRequest().
   bool start_decode = false;           // With MakeDecodeRequest().
   // Tell the decode worker, whose call goes on, to end this sample.
   std::optional<uint32_t> abort_sample = std::nullopt;

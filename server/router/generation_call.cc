@@ -154,7 +154,7 @@ void GenerationCall::StartPrefill() {
   v1::PrefillRequest request;
   {
     absl::MutexLock lock(&mutex_);
-    *request.mutable_request() = generation_.MakeRequest();
+    request = generation_.MakePrefillRequest();
   }
   attempt->prefill = std::make_unique<PrefillStream>(
       [self = shared_from_this(), attempt](v1::PrefillResponse* message) {
@@ -163,8 +163,8 @@ void GenerationCall::StartPrefill() {
         });
       },
       [self = shared_from_this(), attempt](const absl::Status& status) {
-        self->router_.pool().OnRequestEnded(*attempt->route.prefill,
-                                            std::nullopt);
+        self->router_.pool().OnRequestEnded(
+            *attempt->route.prefill, attempt->route.prefill_rank, std::nullopt);
         self->Handle([&](Generation& generation, absl::Time now) {
           return generation.OnPrefillEnd(attempt->number, status, now);
         });
@@ -218,7 +218,8 @@ void GenerationCall::OnSampleFinished(Attempt* attempt,
 
 void GenerationCall::TellEnded(Attempt* attempt) {
   if (std::exchange(attempt->decode_ended, true)) return;
-  router_.pool().OnRequestEnded(attempt->route.decode, attempt->load);
+  router_.pool().OnRequestEnded(attempt->route.decode,
+                                attempt->route.decode_rank, attempt->load);
 }
 
 template <typename Event>
@@ -290,10 +291,12 @@ void GenerationCall::ReleaseUnstarted() {
   // A retry that finds no workers leaves it the current one until the end.
   if (std::exchange(attempt.released, true)) return;
   if (attempt.route.prefill.has_value() && attempt.prefill == nullptr) {
-    router_.pool().OnRequestEnded(*attempt.route.prefill, std::nullopt);
+    router_.pool().OnRequestEnded(*attempt.route.prefill,
+                                  attempt.route.prefill_rank, std::nullopt);
   }
   if (attempt.decode == nullptr) {
-    router_.pool().OnRequestEnded(attempt.route.decode, std::nullopt);
+    router_.pool().OnRequestEnded(attempt.route.decode,
+                                  attempt.route.decode_rank, std::nullopt);
   }
 }
 

@@ -24,8 +24,8 @@ TEST_F(GenerationTest, TriesAgainOnOtherWorkersUntilItGivesUp) {
   EXPECT_EQ(generation_->avoid(), std::vector<WorkerId>{kPrefillWorker});
   EXPECT_EQ(generation_->attempt(), 1u);
   TakeRoute();
-  EXPECT_EQ(generation_->MakeRequest().attempt(), 1u);
-  EXPECT_EQ(generation_->MakeRequest().id().counter(), 102u);
+  EXPECT_EQ(generation_->MakePrefillRequest().request().attempt(), 1u);
+  EXPECT_EQ(generation_->MakePrefillRequest().request().id().counter(), 102u);
   EXPECT_EQ(Handle("kv 2"), GenerationActions{.start_decode = true});
   EXPECT_EQ(DecodeEnds(absl::UnavailableError("gone")),
             (GenerationActions{.end_prefill = true,

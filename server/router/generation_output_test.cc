@@ -167,7 +167,7 @@ TEST_F(GenerationOutputTest, WorkersAreToldAllThatWasAsked) {
   plan.min_tokens = 2;
   Make(plan);
   Dispatch();
-  const v1::WorkerRequest request = generation_->MakeRequest();
+  const v1::WorkerRequest request = generation_->MakePrefillRequest().request();
   EXPECT_EQ(request.sampling().repetition_penalty(), 1.5);
   EXPECT_EQ(request.sampling().presence_penalty(), -1);
   EXPECT_EQ(request.sampling().frequency_penalty(), 0.5);

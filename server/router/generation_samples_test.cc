@@ -35,7 +35,7 @@ TEST_F(GenerationSamplesTest, OnlyTheDecodeRequestSaysHowMany) {
   Make(PlanOf(3));
   Dispatch();
   Handle("opaque");
-  EXPECT_FALSE(generation_->MakeRequest().has_num_samples());
+  EXPECT_FALSE(generation_->MakePrefillRequest().request().has_num_samples());
   EXPECT_EQ(generation_->MakeDecodeRequest().request().num_samples(), 3u);
   EXPECT_EQ(generation_->MakeDecodeRequest().kv_handle(), "opaque");
   Make(PlanOf(1));

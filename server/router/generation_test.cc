@@ -69,7 +69,7 @@ TEST_F(GenerationTest, GoesThroughPrefillAndDecodeToTheEnd) {
 TEST_F(GenerationTest, TellsTheWorkersWhatThePlanSays) {
   Make(Plan());
   Dispatch();
-  const v1::WorkerRequest request = generation_->MakeRequest();
+  const v1::WorkerRequest request = generation_->MakePrefillRequest().request();
   EXPECT_EQ(request.id().router_nonce(), 1234u);
   EXPECT_EQ(request.id().counter(), 101u);
   EXPECT_EQ(request.token_ids_size(), 3);

@@ -44,6 +44,25 @@ bool ShareTransport(const v1::GetWorkerInfoResponse& one,
                      });
 }
 
+// A probe is not to be believed more than that.
+constexpr uint32_t kMaxLocalRanks = 1024;
+
+uint32_t NumRanks(const v1::GetWorkerInfoResponse& info) {
+  return std::clamp(info.num_local_ranks(), 1u, kMaxLocalRanks);
+}
+
+void Report(const v1::GetLoadResponse& load, std::vector<WorkerLoad>* known) {
+  if (load.ranks_size() == 0) {
+    known->front().Report(load.running_requests(), load.waiting_requests());
+    return;
+  }
+  const size_t num_ranks = std::min<size_t>(load.ranks_size(), known->size());
+  for (size_t i = 0; i < num_ranks; ++i) {
+    const v1::RankLoad& rank = load.ranks(static_cast<int>(i));
+    (*known)[i].Report(rank.running_requests(), rank.waiting_requests());
+  }
+}
+
 }  // namespace
 
 WorkerPool::WorkerPool(Options options) : options_(std::move(options)) {
@@ -73,7 +92,10 @@ void WorkerPool::OnProbe(WorkerId id, const v1::GetWorkerInfoResponse& info,
            absl::StrCat(std::string(refusal.field), " ", refusal.reason));
     return;
   }
-  worker.load.Report(load.running_requests(), load.waiting_requests());
+  // Ranks that are gone keep the requests that are on their way back.
+  worker.loads.resize(
+      std::max<size_t>(worker.loads.size(), NumRanks(worker.info)));
+  Report(load, &worker.loads);
   MoveTo(&worker, WorkerState::kReady, "");
 }
 
@@ -159,11 +181,15 @@ absl::StatusOr<Route> WorkerPool::FindRoute(std::span<const WorkerId> avoid,
   if (std::min(pair_rank, unified.rank) > worst) return NobodyServes();
   Route route;
   if (pair_rank <= unified.rank) {
-    route.prefill = Take(v1::WORKER_ROLE_PREFILL, prefill);
-    route.decode = Take(v1::WORKER_ROLE_DECODE, decode);
-  } else {
-    route.decode = Take(v1::WORKER_ROLE_UNIFIED, unified);
+    const WorkerRank source = Take(v1::WORKER_ROLE_PREFILL, prefill);
+    route.prefill = source.worker;
+    route.prefill_rank = source.rank;
   }
+  const WorkerRank target = pair_rank <= unified.rank
+                                ? Take(v1::WORKER_ROLE_DECODE, decode)
+                                : Take(v1::WORKER_ROLE_UNIFIED, unified);
+  route.decode = target.worker;
+  route.decode_rank = target.rank;
   route.fingerprint = workers_[route.decode.value()].info.fingerprint();
   return route;
 }
@@ -184,25 +210,29 @@ WorkerPool::Candidates WorkerPool::Find(v1::WorkerRole role,
   return best;
 }
 
-WorkerId WorkerPool::Take(v1::WorkerRole role, const Candidates& candidates) {
+WorkerPool::WorkerRank WorkerPool::Take(v1::WorkerRole role,
+                                        const Candidates& candidates) {
+  std::vector<WorkerRank> ranks;
   std::vector<int64_t> loads;
-  loads.reserve(candidates.workers.size());
-  for (WorkerId id : candidates.workers) {
-    loads.push_back(workers_[id.value()].load.Estimate());
+  for (const WorkerId id : candidates.workers) {
+    const Worker& worker = workers_[id.value()];
+    for (uint32_t rank = 0; rank < NumRanks(worker.info); ++rank) {
+      ranks.push_back({id, rank});
+      loads.push_back(worker.loads[rank].Estimate());
+    }
   }
-  const WorkerId taken = candidates.workers[policies_[role]->Pick(loads)];
-  workers_[taken.value()].load.RequestSent();
+  const WorkerRank taken = ranks[policies_[role]->Pick(loads)];
+  workers_[taken.worker.value()].loads[taken.rank].RequestSent();
   return taken;
 }
 
 void WorkerPool::OnRequestEnded(
-    WorkerId worker, const std::optional<v1::GetLoadResponse>& load) {
+    WorkerId worker, uint32_t rank,
+    const std::optional<v1::GetLoadResponse>& load) {
   absl::MutexLock lock(&mutex_);
-  WorkerLoad& known = workers_[worker.value()].load;
-  known.RequestEnded();
-  if (load.has_value()) {
-    known.Report(load->running_requests(), load->waiting_requests());
-  }
+  std::vector<WorkerLoad>& known = workers_[worker.value()].loads;
+  known[rank].RequestEnded();
+  if (load.has_value()) Report(*load, &known);
 }
 
 void WorkerPool::OnSuspect(WorkerId id) {
@@ -261,7 +291,9 @@ absl::StatusOr<ServedModel> WorkerPool::Served() const {
 int64_t WorkerPool::num_in_flight() const {
   absl::MutexLock lock(&mutex_);
   int64_t sum = 0;
-  for (const Worker& worker : workers_) sum += worker.load.in_flight();
+  for (const Worker& worker : workers_) {
+    for (const WorkerLoad& load : worker.loads) sum += load.in_flight();
+  }
   return sum;
 }
 

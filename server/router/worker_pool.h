@@ -37,9 +37,10 @@ struct ServedModel {
   uint32_t max_context_tokens = 0;  // The smallest of them.
 };
 
-// A pair or a unified worker is chosen, whichever needs fewer last choices (a
-// pair where that is equal): ready workers that the request has not failed on,
-// then any ready one, then suspects. Thread-safe.
+// Ranks are chosen, each with its load. A pair or a unified worker is chosen,
+// whichever needs fewer last choices (a pair where that is equal): ready
+// workers that the request has not failed on, then any ready one, then
+// suspects. Thread-safe.
 class WorkerPool final {
  public:
   struct Options {
@@ -73,8 +74,9 @@ class WorkerPool final {
   absl::StatusOr<Route> FindRoute(std::span<const WorkerId> avoid,
                                   RouteRank worst = RouteRank::kSuspect)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // `load`: as the worker reported it, without this request.
-  void OnRequestEnded(WorkerId worker,
+  // `rank`: of the route. `load`: as the worker reported it, without this
+  // request.
+  void OnRequestEnded(WorkerId worker, uint32_t rank,
                       const std::optional<v1::GetLoadResponse>& load)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // A request found it unavailable.
@@ -98,8 +100,8 @@ class WorkerPool final {
     WorkerState state = WorkerState::kUnknown;
     std::string reason;            // Of its state; logged when it changes.
     std::string_view refused_for;  // kRefused: the field of `info`.
-    WorkerLoad load;
-    v1::GetWorkerInfoResponse info;  // Of its last good probe.
+    std::vector<WorkerLoad> loads = {WorkerLoad()};  // Of each of its ranks.
+    v1::GetWorkerInfoResponse info;                  // Of its last good probe.
   };
   struct Refusal {
     std::string_view field;  // Empty: none.
@@ -109,6 +111,10 @@ class WorkerPool final {
   struct Candidates {
     std::vector<WorkerId> workers;
     RouteRank rank = RouteRank::kNone;
+  };
+  struct WorkerRank {
+    WorkerId worker;
+    uint32_t rank = 0;
   };
 
   Refusal FindRefusal(WorkerId worker,
@@ -121,7 +127,7 @@ class WorkerPool final {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Candidates Find(v1::WorkerRole role, std::span<const WorkerId> avoid) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  WorkerId Take(v1::WorkerRole role, const Candidates& candidates)
+  WorkerRank Take(v1::WorkerRole role, const Candidates& candidates)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NobodyServes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Serves(v1::WorkerRole role) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

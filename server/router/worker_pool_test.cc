@@ -228,9 +228,41 @@ TEST(WorkerPoolTest, CountsRequestsAtBothWorkersUntilTheyEnd) {
   const WorkerId third = pool.FindRoute({})->decode;
   const WorkerId fourth = pool.FindRoute({})->decode;
   EXPECT_NE(third, fourth);
-  pool.OnRequestEnded(Id(2), Load(0));
+  pool.OnRequestEnded(Id(2), 0, Load(0));
   EXPECT_EQ(pool.FindRoute({})->decode, Id(2));
   EXPECT_EQ(pool.num_in_flight(), 9);
+}
+
+TEST(WorkerPoolTest, PicksTheRankWithTheLeastLoadOfAllWorkers) {
+  WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED});
+  v1::GetWorkerInfoResponse info = Info(WORKER_ROLE_UNIFIED);
+  info.set_num_local_ranks(3);
+  v1::GetLoadResponse load = Load(12);
+  for (const uint32_t running : {6, 1, 5}) {
+    load.add_ranks()->set_running_requests(running);
+  }
+  pool.OnProbe(Id(0), info, load);
+  pool.OnProbe(Id(1), Info(WORKER_ROLE_UNIFIED), Load(3));
+  for (const auto& [worker, rank] :
+       std::vector<std::pair<WorkerId, uint32_t>>{{Id(0), 1}, {Id(0), 1}}) {
+    const Route route = *pool.FindRoute({});
+    EXPECT_EQ(route.decode, worker);
+    EXPECT_EQ(route.decode_rank, rank);
+  }
+  // 6, 3, 5 and 3 now.
+  EXPECT_NE(pool.FindRoute({})->decode, pool.FindRoute({})->decode);
+  load.mutable_ranks(2)->set_running_requests(0);
+  pool.OnRequestEnded(Id(0), 1, load);
+  EXPECT_EQ(pool.FindRoute({})->decode_rank, 2u);
+  EXPECT_EQ(pool.num_in_flight(), 4);
+  // Back with fewer ranks than before: the requests of one that is gone end as
+  // well.
+  info.set_num_local_ranks(1);
+  info.set_incarnation(2);
+  pool.OnProbe(Id(0), info, Load(0));
+  EXPECT_EQ(pool.FindRoute({})->decode_rank, 0u);
+  pool.OnRequestEnded(Id(0), 2, std::nullopt);
+  EXPECT_EQ(pool.num_in_flight(), 4);
 }
 
 TEST(WorkerPoolTest, AvoidsWorkersOnlyWhereThereAreOthers) {
@@ -311,7 +343,7 @@ TEST(WorkerPoolTest, TakesReportsFromManyThreads) {
         const absl::StatusOr<Route> route = pool.FindRoute({});
         if (i % 7 == t) pool.OnSuspect(route->decode);
         pool.OnProbe(Id(i % 2), Info(WORKER_ROLE_UNIFIED), Load(i));
-        pool.OnRequestEnded(route->decode, Load(i));
+        pool.OnRequestEnded(route->decode, route->decode_rank, Load(i));
       }
     });
   }

@@ -67,10 +67,12 @@ enum class RouteRank : uint8_t {
   kNone,     // There are none.
 };
 
-// The workers of one attempt.
+// The workers of one attempt, and which of its ranks each one is to use.
 struct Route {
   std::optional<WorkerId> prefill;  // Absent: `decode` computes the prompt too.
   WorkerId decode;
+  uint32_t prefill_rank = 0;
+  uint32_t decode_rank = 0;
   std::string fingerprint;  // Of both.
 };
 

@@ -217,8 +217,8 @@ v1::TopLogprobs ToProto(std::span<const SampledToken> top) {
   return out;
 }
 
-v1::GetLoadResponse ToProto(const EngineLoad& load) {
-  v1::GetLoadResponse out;
+v1::RankLoad ToProto(const EngineLoad& load) {
+  v1::RankLoad out;
   out.set_running_requests(load.running_requests);
   out.set_waiting_requests(load.waiting_requests);
   out.set_free_kv_blocks(load.free_blocks);

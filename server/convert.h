@@ -38,7 +38,7 @@ absl::StatusOr<RequestId> ToRequestId(const v1::AbortRequest& request);
 // As `top_logprobs` of the messages that have tokens.
 v1::TopLogprobs ToProto(std::span<const SampledToken> top);
 
-v1::GetLoadResponse ToProto(const EngineLoad& load);
+v1::RankLoad ToProto(const EngineLoad& load);
 
 }  // namespace baton
 

@@ -339,7 +339,7 @@ TEST(ConvertTest, AnAbortWithoutAnIdIsInvalid) {
 }
 
 TEST(ConvertTest, TheLoadIsTheEnginesLoad) {
-  const v1::GetLoadResponse load = ToProto({.running_requests = 1,
+  const v1::RankLoad load = ToProto({.running_requests = 1,
                                             .waiting_requests = 2,
                                             .total_blocks = 9,
                                             .free_blocks = 4,

@@ -100,6 +100,21 @@ constexpr char kCallName<v1::PrefillResponse>[] = "prefill";
 
 }  // namespace
 
+v1::GetLoadResponse LoadOf(const std::vector<LLMEngine*>& engines) {
+  v1::GetLoadResponse sum;
+  for (const LLMEngine* engine : engines) {
+    const v1::RankLoad rank = ToProto(engine->load());
+    sum.set_running_requests(sum.running_requests() + rank.running_requests());
+    sum.set_waiting_requests(sum.waiting_requests() + rank.waiting_requests());
+    sum.set_free_kv_blocks(sum.free_kv_blocks() + rank.free_kv_blocks());
+    sum.set_total_kv_blocks(sum.total_kv_blocks() + rank.total_kv_blocks());
+    sum.set_pending_prefill_tokens(sum.pending_prefill_tokens() +
+                                   rank.pending_prefill_tokens());
+    if (engines.size() > 1) *sum.add_ranks() = rank;
+  }
+  return sum;
+}
+
 bool TokenStreamTraits::Merge(v1::PrefillResponse* last,
                               v1::PrefillResponse& next) {
   if (last->has_prompt_logprobs() && next.has_prompt_logprobs()) {
@@ -140,8 +155,9 @@ TokenStreamReactor<Response>::TokenStreamReactor(
 
 template <typename Response>
 void TokenStreamReactor<Response>::Start(
-    absl::StatusOr<GenerationRequest> request) {
+    absl::StatusOr<GenerationRequest> request, LLMEngine* engine) {
   if (!request.ok()) return Refuse(request.status());
+  engine_ = engine;
   id_ = request->id;
   sample_index_ = request->sample_index;
   attempt_ = request->attempt;
@@ -150,18 +166,16 @@ void TokenStreamReactor<Response>::Start(
   for (uint32_t i = 0; i < num_samples_; ++i) {
     sinks.push_back(&samples_.emplace_back(this, sample_index_ + i));
   }
-  const TokenStreamEnvironment environment = environment_;
-  const std::function<void()> abort = [engine = environment.engine, id = id_,
-                                       first = sample_index_,
+  RequestGate* const gate = environment_.gate;
+  const std::function<void()> abort = [engine, id = id_, first = sample_index_,
                                        count = num_samples_] {
     for (uint32_t i = count; i > 0; --i) engine->Abort(id, first + i - 1);
   };
-  environment.gate->OnCut(this, abort);
+  gate->OnCut(this, abort);
   // From here on the engine may end it, and the call, at any time.
-  const absl::Status status =
-      environment.engine->Submit(*std::move(request), sinks);
+  const absl::Status status = engine->Submit(*std::move(request), sinks);
   if (!status.ok()) return Refuse(status);
-  if (environment.gate->is_cut()) abort();  // The first came too early.
+  if (gate->is_cut()) abort();  // The first came too early.
 }
 
 template <typename Response>
@@ -234,7 +248,7 @@ void TokenStreamReactor<Response>::Sample::OnFinished(
       finished->set_sample_index(index_);
       finished->set_attempt(stream_->attempt_);
       FillEnd(outcome, finished);
-      *finished->mutable_load() = ToProto(stream_->environment_.engine->load());
+      *finished->mutable_load() = LoadOf(stream_->environment_.engines);
     }
     stream_->Tell(std::move(response));
   }
@@ -244,7 +258,7 @@ void TokenStreamReactor<Response>::Sample::OnFinished(
 template <typename Response>
 void TokenStreamReactor<Response>::Sample::Abort() {
   if (!ended_.load()) {
-    stream_->environment_.engine->Abort(stream_->id_, index_);
+    stream_->engine_->Abort(stream_->id_, index_);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -28,13 +29,18 @@ struct TokenStreamTraits {
   static size_t Bytes(const v1::DecodeResponse& message);
 };
 
-// What every stream of a worker uses; borrowed, outlives the streams.
+// What every stream of a worker uses. It and what it borrows outlive the
+// streams.
 struct TokenStreamEnvironment {
-  LLMEngine* engine = nullptr;
+  // Of the local ranks, all with the same limits.
+  std::vector<LLMEngine*> engines = {};
   const Clock* clock = nullptr;
   RequestGate* gate = nullptr;
   WorkerMetrics* metrics = nullptr;
 };
+
+// Of all ranks together, and of each if there are several. Thread-safe.
+v1::GetLoadResponse LoadOf(const std::vector<LLMEngine*>& engines);
 
 // How one sample of a call ended, in rising order of what it means for the
 // others.
@@ -58,7 +64,7 @@ class TokenStreamReactor final
                      uint32_t num_samples);
 
   // Hands the request to the engine, or ends the stream with its refusal.
-  void Start(absl::StatusOr<GenerationRequest> request);
+  void Start(absl::StatusOr<GenerationRequest> request, LLMEngine* engine);
 
  private:
   // What the engine tells of one sample goes to the stream.
@@ -101,10 +107,11 @@ class TokenStreamReactor final
   void FlushMetrics();
   void LogEnd() const;
 
-  const TokenStreamEnvironment environment_;
+  const TokenStreamEnvironment& environment_;
   const absl::Time arrival_;
   const uint32_t num_samples_;
   // Set by Start before the engine knows it.
+  LLMEngine* engine_ = nullptr;
   RequestId id_;
   uint32_t sample_index_ = 0;
   uint32_t attempt_ = 0;

@@ -47,7 +47,7 @@ class TestWorker {
         metrics_(&registry_, "test"),
         loop_(std::make_unique<EngineLoop>(&rank_.engine(), &rank_.stream(),
                                            rank_.agent())),
-        service_(Info(options.role), {.engine = &rank_.engine(),
+        service_(Info(options.role), {.engines = {&rank_.engine()},
                                       .clock = &clock_,
                                       .gate = &gate_,
                                       .metrics = &metrics_}) {

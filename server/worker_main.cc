@@ -84,7 +84,7 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
       }));
   v1::GetWorkerInfoResponse info = MakeInfo(options, *process);
   info.set_text_hash(text_hash);
-  WorkerService service(std::move(info), {.engine = &process->engine(),
+  WorkerService service(std::move(info), {.engines = {&process->engine()},
                                           .clock = &process->clock(),
                                           .gate = &daemon.gate(),
                                           .metrics = &metrics});

@@ -1,8 +1,13 @@
 #include "server/worker_service.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/field_error.h"
+#include "base/logging.h"
 #include "base/status_macros.h"
 #include "server/convert.h"
 #include "server/edge/grpc_status.h"
@@ -44,33 +49,43 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
   return reactor;
 }
 
+bool HasFewerRequests(const LLMEngine* one, const LLMEngine* other) {
+  const auto requests = [](const EngineLoad& load) {
+    return uint64_t{load.running_requests} + load.waiting_requests;
+  };
+  return requests(one->load()) < requests(other->load());
+}
+
 }  // namespace
 
 WorkerService::WorkerService(v1::GetWorkerInfoResponse info,
                              const TokenStreamEnvironment& environment)
-    : info_(std::move(info)), environment_(environment) {}
+    : info_(std::move(info)), environment_(environment) {
+  CHECK(!environment.engines.empty());
+}
 
 grpc::ServerWriteReactor<v1::PrefillResponse>* WorkerService::Prefill(
     grpc::CallbackServerContext* context, const v1::PrefillRequest* request) {
-  if (absl::Status status = environment_.gate->Enter(); !status.ok()) {
-    return Refuse<v1::PrefillResponse>(status);
-  }
-  absl::StatusOr<GenerationRequest> converted = Convert(*context, *request);
-  auto* reactor = new TokenStreamReactor<v1::PrefillResponse>(
-      context, environment_, converted.ok() ? converted->num_samples : 1);
-  reactor->Start(std::move(converted));
-  return reactor;
+  return Stream<v1::PrefillResponse>(context, *request);
 }
 
 grpc::ServerWriteReactor<v1::DecodeResponse>* WorkerService::Decode(
     grpc::CallbackServerContext* context, const v1::DecodeRequest* request) {
+  return Stream<v1::DecodeResponse>(context, *request);
+}
+
+template <typename Response, typename Request>
+grpc::ServerWriteReactor<Response>* WorkerService::Stream(
+    grpc::CallbackServerContext* context, const Request& request) {
   if (absl::Status status = environment_.gate->Enter(); !status.ok()) {
-    return Refuse<v1::DecodeResponse>(status);
+    return Refuse<Response>(status);
   }
-  absl::StatusOr<GenerationRequest> converted = Convert(*context, *request);
-  auto* reactor = new TokenStreamReactor<v1::DecodeResponse>(
+  absl::StatusOr<GenerationRequest> converted = Convert(*context, request);
+  absl::StatusOr<LLMEngine*> engine = FindEngine(request.request());
+  if (converted.ok() && !engine.ok()) converted = engine.status();
+  auto* reactor = new TokenStreamReactor<Response>(
       context, environment_, converted.ok() ? converted->num_samples : 1);
-  reactor->Start(std::move(converted));
+  reactor->Start(std::move(converted), engine.value_or(nullptr));
   return reactor;
 }
 
@@ -79,17 +94,18 @@ grpc::ServerUnaryReactor* WorkerService::Abort(
     v1::AbortResponse*) {
   const absl::StatusOr<RequestId> id = ToRequestId(*request);
   if (!id.ok()) return Answer(context, id.status());
-  environment_.engine->Abort(
-      *id, request->has_sample_index()
-               ? std::optional<uint32_t>(request->sample_index())
-               : std::nullopt);
+  for (LLMEngine* engine : environment_.engines) {
+    engine->Abort(*id, request->has_sample_index()
+                           ? std::optional<uint32_t>(request->sample_index())
+                           : std::nullopt);
+  }
   return Answer(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* WorkerService::GetLoad(
     grpc::CallbackServerContext* context, const v1::GetLoadRequest*,
     v1::GetLoadResponse* response) {
-  *response = ToProto(environment_.engine->load());
+  *response = LoadOf(environment_.engines);
   return Answer(context, absl::OkStatus());
 }
 
@@ -104,8 +120,9 @@ template <typename Request>
 absl::StatusOr<GenerationRequest> WorkerService::Convert(
     const grpc::CallbackServerContext& context, const Request& request) const {
   RETURN_IF_ERROR(CheckRole(request));
-  ASSIGN_OR_RETURN(GenerationRequest out,
-                   ToGenerationRequest(request, environment_.engine->limits()));
+  ASSIGN_OR_RETURN(
+      GenerationRequest out,
+      ToGenerationRequest(request, environment_.engines.front()->limits()));
   out.deadline = DeadlineOn(*environment_.clock, context.deadline());
   return out;
 }
@@ -129,6 +146,20 @@ absl::Status WorkerService::CheckRole(const v1::DecodeRequest& request) const {
         kWrongRole);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<LLMEngine*> WorkerService::FindEngine(
+    const v1::WorkerRequest& request) const {
+  const std::vector<LLMEngine*>& engines = environment_.engines;
+  if (!request.has_local_rank()) {
+    return *std::min_element(engines.begin(), engines.end(), HasFewerRequests);
+  }
+  if (request.local_rank() < engines.size()) {
+    return engines[request.local_rank()];
+  }
+  return FieldError(
+      "request.local_rank",
+      absl::StrCat("is not one of the ", engines.size(), " ranks here"));
 }
 
 }  // namespace baton

@@ -1,4 +1,4 @@
-// baton.v1.WorkerService over one engine.
+// baton.v1.WorkerService over the engines of a process's ranks.
 #ifndef BATON_SERVER_WORKER_SERVICE_H_
 #define BATON_SERVER_WORKER_SERVICE_H_
 
@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/generation_request.h"
+#include "engine/llm_engine.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
 #include "server/token_stream_reactor.h"
 
@@ -37,11 +38,16 @@ class WorkerService final : public v1::WorkerService::CallbackService {
       v1::GetWorkerInfoResponse* response) override;
 
  private:
+  template <typename Response, typename Request>
+  grpc::ServerWriteReactor<Response>* Stream(
+      grpc::CallbackServerContext* context, const Request& request);
   template <typename Request>
   absl::StatusOr<GenerationRequest> Convert(
       const grpc::CallbackServerContext& context, const Request& request) const;
   absl::Status CheckRole(const v1::PrefillRequest& request) const;
   absl::Status CheckRole(const v1::DecodeRequest& request) const;
+  // The rank that the request names, or the one with the fewest requests.
+  absl::StatusOr<LLMEngine*> FindEngine(const v1::WorkerRequest& request) const;
 
   const v1::GetWorkerInfoResponse info_;
   const TokenStreamEnvironment environment_;

@@ -118,6 +118,24 @@ TEST(WorkerServiceTest, InfoLoadAndAbortAnswer) {
             grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+TEST(WorkerServiceTest, ARankThatIsNotHereIsRefused) {
+  TestWorker worker({});
+  for (const uint32_t rank : {0u, 1u}) {
+    v1::DecodeRequest request = DecodeOf(MakeRequest(rank, 10, 5));
+    request.mutable_request()->set_local_rank(rank);
+    grpc::ClientContext context;
+    auto reader = worker.stub().Decode(&context, request);
+    v1::DecodeResponse response;
+    while (reader->Read(&response)) {
+    }
+    const grpc::Status status = reader->Finish();
+    EXPECT_EQ(status.ok(), rank == 0) << status.error_message();
+    if (rank == 0) continue;
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_NE(status.error_message().find("local_rank"), std::string::npos);
+  }
+}
+
 TEST(WorkerServiceTest, AbortEndsAStreamWithCancelled) {
   TestWorker worker({});
   const GenerationRequest request = MakeRequest(1, 10, 1000);

@@ -19,6 +19,9 @@ struct SimulatedWorld::Live {
   GenerationRequest request;
   size_t rank = 0;  // Where it is generated.
   bool split = false;
+  // Of several samples of a split request the first alone is prefilled. It has
+  // their number, and each other one 0.
+  uint32_t num_samples = 1;
   bool decode_submitted = false;
   bool decode_refused = false;
   bool aborted = false;
@@ -28,6 +31,8 @@ struct SimulatedWorld::Live {
   size_t tokens_seen = 0;
   RecordingTokenSink prefill;  // Of a split one.
   RecordingTokenSink sink;
+
+  bool prefills() const { return split && num_samples > 0; }
 };
 
 SimulatedWorld::SimulatedWorld(const WorldOptions& options, uint32_t depth,
@@ -114,19 +119,20 @@ void SimulatedWorld::Arrive() {
   const bool split = ranks_.size() > 1 && !OneIn(4);
   std::vector<std::unique_ptr<Live>> samples;
   std::vector<TokenSink*> sinks;
-  const uint32_t num_samples =
-      split ? 1 : requests_->Get(next_request_).num_samples;
+  const uint32_t num_samples = requests_->Get(next_request_).num_samples;
   for (uint32_t i = 0; i < num_samples; ++i) {
     samples.push_back(NewLive(next_request_ + i));
     Live& live = *samples.back();
     live.request.deadline = samples.front()->request.deadline;
     live.split = split;
+    live.num_samples = i == 0 ? num_samples : 0;
     live.rank = split ? 1 : rank;
     live.progress_step = StepsOf(live.rank);
     sinks.push_back(split ? &live.prefill : &live.sink);
   }
+  if (split) sinks.resize(1);
   GenerationRequest request = samples.front()->request;
-  request.num_samples = num_samples;
+  request.num_samples = static_cast<uint32_t>(sinks.size());
   if (split) request.mode = RequestMode::kPrefill;
   const size_t door = split ? 0 : rank;
   const absl::Status status =
@@ -139,7 +145,7 @@ void SimulatedWorld::Arrive() {
   }
   // It comes again.
   CHECK(absl::IsResourceExhausted(status)) << status.ToString();
-  CHECK_GT(live_.size() + twins_.size() + num_samples,
+  CHECK_GT(live_.size() + twins_.size() + sinks.size(),
            options_.ranks[door].engine.max_waiting_requests);
   ++result_.refused;
 }
@@ -243,7 +249,7 @@ void SimulatedWorld::Drain() {
 }
 
 void SimulatedWorld::Observe(Live* live, size_t rank, absl::Time turn_start) {
-  if (live->split && rank == 0) StartDecoding(live);
+  if (live->prefills() && rank == 0) StartDecoding(live);
   if (live->rank != rank) return;
   if (live->sink.tokens.size() > live->tokens_seen) {
     live->tokens_seen = live->sink.tokens.size();
@@ -260,22 +266,43 @@ void SimulatedWorld::Observe(Live* live, size_t rank, absl::Time turn_start) {
 // What a router does with a split request.
 void SimulatedWorld::StartDecoding(Live* live) {
   if (!live->decode_submitted && live->prefill.handle.has_value()) {
-    live->decode_submitted = true;
     GenerationRequest request = live->request;
     request.mode = RequestMode::kDecode;
     request.kv_handle = live->prefill.handle;
+    request.num_samples = live->num_samples;
+    const std::vector<Live*> samples = SamplesOf(*live);
+    std::vector<TokenSink*> sinks;
+    for (Live* sample : samples) sinks.push_back(&sample->sink);
     const absl::Status status =
-        ranks_[1]->engine().Submit(std::move(request), &live->sink);
+        ranks_[1]->engine().Submit(std::move(request), sinks);
+    for (Live* sample : samples) {
+      sample->decode_submitted = true;
+      sample->decode_refused = !status.ok();
+    }
     if (!status.ok()) {
       CHECK(absl::IsResourceExhausted(status)) << status.ToString();
-      live->decode_refused = true;
       ++result_.refused;
     }
+  }
+  if (!live->decode_submitted && live->prefill.finished()) {
+    for (Live* sample : SamplesOf(*live)) sample->decode_refused = true;
   }
   // Nobody wants the lease any more.
   if (live->decode_refused || live->sink.finished()) {
     ranks_[0]->engine().Abort(live->request.id, live->request.sample_index);
   }
+}
+
+// None of them ends before the first one's prefill.
+std::vector<SimulatedWorld::Live*> SimulatedWorld::SamplesOf(
+    const Live& first) const {
+  std::vector<Live*> samples;
+  for (const auto& live : live_) {
+    const uint64_t i = live->index - first.index;
+    if (i < first.num_samples) samples.push_back(live.get());
+  }
+  CHECK_EQ(samples.size(), first.num_samples);
+  return samples;
 }
 
 void SimulatedWorld::CheckProgress(size_t rank) {
@@ -306,8 +333,8 @@ void SimulatedWorld::CheckProgress(size_t rank) {
 
 bool SimulatedWorld::HasEnded(const Live& live) const {
   if (!live.split) return live.sink.finished();
-  if (!live.prefill.finished()) return false;
-  return !live.decode_submitted || live.decode_refused || live.sink.finished();
+  if (live.prefills() && !live.prefill.finished()) return false;
+  return live.decode_refused || live.sink.finished();
 }
 
 void SimulatedWorld::Judge(const Live& live) {
@@ -324,7 +351,7 @@ void SimulatedWorld::Judge(const Live& live) {
     if (sink->finished()) JudgeEnd(live, *sink->outcome);
   }
   CHECK_LE(live.prefill.tokens.size(), 1u);
-  if (live.split && live.sink.finished() && !live.sink.tokens.empty()) {
+  if (live.prefills() && live.sink.finished() && !live.sink.tokens.empty()) {
     ++tokens_imported_;
     ++result_.imported;
   }
@@ -345,7 +372,9 @@ void SimulatedWorld::JudgeEnd(const Live& live,
   CHECK_EQ(outcome.prompt_tokens, live.request.original_prompt_tokens);
   CHECK_EQ(outcome.output_tokens, resumed + tokens.size());
   CHECK_LT(outcome.cached_tokens, live.request.token_ids.size());
-  result_.shared_prompts += outcome.cached_tokens > 0;
+  uint64_t& shared =
+      live.split ? result_.shared_imports : result_.shared_prompts;
+  shared += outcome.cached_tokens > 0;
   switch (outcome.status.code()) {
     case absl::StatusCode::kOk: {
       if (is_prefill) {
@@ -376,7 +405,7 @@ void SimulatedWorld::JudgeEnd(const Live& live,
       return;
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kUnavailable:
-      CHECK(live.split) << outcome.status.ToString();
+      CHECK(live.prefills()) << outcome.status.ToString();
       ++result_.transfers_failed;
       return;
     default:

@@ -90,6 +90,7 @@ class SimulatedWorld {
   // After a turn of its rank.
   void Observe(Live* live, size_t rank, absl::Time turn_start);
   void StartDecoding(Live* live);
+  std::vector<Live*> SamplesOf(const Live& first) const;
   void CheckProgress(size_t rank);
   bool HasEnded(const Live& live) const;
   void Judge(const Live& live);

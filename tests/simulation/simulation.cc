@@ -27,13 +27,14 @@ struct NamedCounter {
   Counter counter;
 };
 
-constexpr std::array<NamedCounter, 20> kCounters = {{
+constexpr std::array<NamedCounter, 21> kCounters = {{
     {"steps", &SimulationResult::steps},
     {"rows", &SimulationResult::rows},
     {"wasted_rows", &SimulationResult::wasted_rows},
     {"tokens", &SimulationResult::tokens},
     {"requests", &SimulationResult::requests},
     {"shared_prompts", &SimulationResult::shared_prompts},
+    {"shared_imports", &SimulationResult::shared_imports},
     {"stopped", &SimulationResult::stopped},
     {"ended_by_length", &SimulationResult::ended_by_length},
     {"cancelled", &SimulationResult::cancelled},

@@ -29,6 +29,7 @@ struct SimulationResult {
   uint64_t tokens = 0;  // Told to clients.
   uint64_t requests = 0;
   uint64_t shared_prompts = 0;  // By a sample that did not compute them.
+  uint64_t shared_imports = 0;  // The same of split requests.
   uint64_t stopped = 0;
   uint64_t ended_by_length = 0;
   uint64_t cancelled = 0;

@@ -16,11 +16,11 @@ TEST(SimulationTest, EverythingThatCanHappenHappens) {
   std::cerr << ToString(total) << '\n';
   EXPECT_GE(total.steps, 40u * 3 * 200);
   for (uint64_t count :
-       {total.wasted_rows, total.shared_prompts, total.stopped,
-        total.ended_by_length, total.cancelled, total.late, total.unsampleable,
-        total.transfers_failed, total.imported, total.refused, total.twins,
-        total.preempted_by_scheduler, total.preempted_by_hand,
-        total.drafts_accepted, total.compared}) {
+       {total.wasted_rows, total.shared_prompts, total.shared_imports,
+        total.stopped, total.ended_by_length, total.cancelled, total.late,
+        total.unsampleable, total.transfers_failed, total.imported,
+        total.refused, total.twins, total.preempted_by_scheduler,
+        total.preempted_by_hand, total.drafts_accepted, total.compared}) {
     EXPECT_GT(count, 0u);
   }
   EXPECT_GT(total.drafts_verified, total.drafts_accepted);

@@ -342,7 +342,7 @@ GenerationActions Generation::OnDecodeFinished(
   if (absl::Status status = sample.OnFinished(finished); !status.ok()) {
     return Fail(std::move(status), now);
   }
-  SumUp(finished);
+  if (sample.index() == 0) SumUp(finished);
   if (!sample.over()) sample.End(now - options_.arrival);
   if (!IsOver()) return {.send = HasResponses()};
   GenerationActions actions;
@@ -359,10 +359,9 @@ GenerationActions Generation::OnDecodeFinished(
   return actions;
 }
 
-// What the decode worker says of the prompt, once: it is the same of every
-// sample.
+// What the decode worker says of the prompt. The first sample brought it there
+// or computed it; the others found it.
 void Generation::SumUp(const v1::DecodeFinished& finished) {
-  if (std::exchange(decode_summed_up_, true)) return;
   v1::Timing* const timing = summary_.mutable_timing();
   timing->set_queue_seconds(timing->queue_seconds() + finished.queue_seconds());
   if (route_.prefill.has_value()) {

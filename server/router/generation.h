@@ -148,7 +148,6 @@ class Generation final {
   std::string kv_handle_;
   bool prefill_open_ = false;
   bool decode_answered_ = false;
-  bool decode_summed_up_ = false;  // What it says of the prompt.
 
   v1::PromptLogprobs prompt_logprobs_;
   v1::GenerateFinished summary_;

@@ -56,6 +56,8 @@ TEST_F(GenerationSamplesTest, EachSampleHasItsTokensAndItsOwnEnd) {
   EXPECT_EQ(TakeText(0), "abcd");
   EXPECT_EQ(TakeText(2), "f");
   EXPECT_EQ(Finished(2, v1::WORKER_FINISH_REASON_STOP_TOKEN, 2), kSend);
+  EXPECT_FALSE(Told(2).timing().has_kv_transfer_bytes())
+      << "the first sample tells of it";
   EXPECT_EQ(Told(2).finish_reason(), v1::FINISH_REASON_EOS);
   EXPECT_EQ(Told(2).stop_token_id(), kEos);
   EXPECT_EQ(Told(2).usage().completion_tokens(), 2u);
@@ -76,8 +78,9 @@ TEST_F(GenerationSamplesTest, EachSampleHasItsTokensAndItsOwnEnd) {
     EXPECT_EQ(Told(i).usage().cached_tokens(), 2u);
     EXPECT_EQ(Told(i).timing().queue_seconds(), 1.5);
     EXPECT_EQ(Told(i).timing().prefill_seconds(), 3);
-    EXPECT_EQ(Told(i).timing().kv_transfer_bytes(), 77u);
   }
+  EXPECT_EQ(Told(0).timing().kv_transfer_bytes(), 77u);
+  EXPECT_EQ(Told(1).timing().kv_transfer_bytes(), 77u);
   EXPECT_EQ(generation_->summary().usage().completion_tokens(), 8u);
 }
 

@@ -106,6 +106,25 @@ TEST(MakePlanTest, KeepsWhatWasAskedOfTheOutput) {
             (std::vector<std::pair<uint32_t, float>>{{7, -2}}));
 }
 
+TEST(MakePlanTest, BoundsWhatAllSamplesTogetherMayGenerate) {
+  EXPECT_EQ(Check(Request())->num_samples, 1u);
+  v1::GenerateRequest request = Request();
+  request.mutable_sampling()->set_n(128);
+  EXPECT_EQ(Check(request)->num_samples, 128u);
+  ModelBounds model = Model();
+  model.max_context_tokens = 1 << 20;
+  const auto check = [&] { return MakePlan(request, {5}, model).status(); };
+  request.mutable_stopping()->set_max_tokens((1 << 22) / 128);
+  EXPECT_TRUE(check().ok()) << check();
+  request.mutable_stopping()->set_max_tokens((1 << 22) / 128 + 1);
+  EXPECT_EQ(ErrorField(check()), "sampling.n");
+  request.mutable_stopping()->clear_max_tokens();
+  EXPECT_EQ(ErrorField(check()), "sampling.n") << "as many as there is room";
+  request.mutable_sampling()->clear_n();
+  model.max_context_tokens = 1 << 23;
+  EXPECT_TRUE(check().ok()) << "one sample may fill any context";
+}
+
 TEST(MakePlanTest, PutsEosFirstAndNoIdTwice) {
   v1::GenerateRequest request = Request();
   for (uint32_t id : {9, 2, 9, 7}) {

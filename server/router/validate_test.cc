@@ -95,6 +95,12 @@ void AddIntegerChanges(std::vector<Change>* changes) {
                           request->mutable_sampling()->set_top_k(value);
                         }});
   }
+  for (uint32_t value : {0u, 1u, 2u, 128u, 129u, UINT32_MAX}) {
+    changes->push_back({value >= 1 && value <= 128 ? nullptr : "sampling.n",
+                        [value](v1::GenerateRequest* request) {
+                          request->mutable_sampling()->set_n(value);
+                        }});
+  }
   for (uint32_t value : {0u, 1u, 31u, 32u, 33u, 0x80000000u, UINT32_MAX}) {
     changes->push_back(
         {value >= 1 && value <= 32 ? nullptr : "stopping.max_tokens",

@@ -33,13 +33,15 @@ int main(int argc, char** argv) {
       &health);
   baton::Flags& local = flags.AddCommand(
       "local", "Runs workers and a router on this machine until Ctrl-C.");
-  local.AddPositional(
-      &local_action,
-      {.name = "action", .help = "The one word: up.", .required = true});
+  local.AddPositional(&local_action,
+                      {.name = "action",
+                       .help = "The one word up: baton local up --model=...",
+                       .required = true});
   AddLocalUpFlags(local, &local_up);
 
   const auto validate = [&] {
     if (flags.command() == "generate") return ValidateGenerate(generate);
+    if (flags.command() == "chat") return ValidateChat(chat);
     if (flags.command() == "bench") return ValidateBench(bench);
     if (flags.command() != "local") return absl::OkStatus();
     if (local_action != "up") {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <utility>
@@ -30,10 +31,11 @@ const char kBenchDescription[] =
     "ended. Open loop\n(--rate, --trace): requests are sent at their times, "
     "whatever has ended, and times count\nfrom there. Prompts are random "
     "token ids; every request runs to its full length.\n"
-    "  TTFT  first token minus send\n"
-    "  ITL   the gaps between successive token arrivals; tokens of one message "
-    "have gaps of 0\n"
-    "  TPOT  (E2E - TTFT) / (output tokens - 1)\n"
+    "  TTFT  first token, of any sample, minus send\n"
+    "  ITL   the gaps between successive token arrivals of a sample; tokens of "
+    "one message have\n"
+    "        gaps of 0\n"
+    "  TPOT  (E2E - TTFT) / (output tokens of a sample - 1)\n"
     "  E2E   last token minus send\n"
     "Percentiles are nearest ranks over all requests of a level, of ITL over "
     "all gaps.\n"
@@ -69,7 +71,9 @@ RequestShape ShapeOf(const BenchOptions& options) {
 absl::StatusOr<std::vector<LoadLevel>> ClosedLevels(
     const BenchOptions& options) {
   std::vector<LoadLevel> levels;
-  for (const std::string& text : options.clients) {
+  std::vector<std::string> texts = options.clients;
+  if (texts.empty()) texts = {"1", "16", "32"};
+  for (const std::string& text : texts) {
     const auto numbers = ParseTokenIds(text);
     if (!numbers.ok() || numbers->size() != 1 || numbers->front() == 0 ||
         numbers->front() > 4096) {
@@ -180,6 +184,7 @@ v1::GenerateRequest MakeRequest(const BenchOptions& options, RequestShape shape,
   request.mutable_sampling()->set_temperature(
       static_cast<float>(options.temperature));
   request.mutable_sampling()->set_seed(options.seed + index);
+  if (options.n) request.mutable_sampling()->set_n(*options.n);
   request.mutable_stopping()->set_max_tokens(shape.max_tokens);
   request.mutable_stopping()->set_ignore_eos(true);
   return request;
@@ -279,20 +284,49 @@ nlohmann::json ReportJson(const BenchOptions& options,
   nlohmann::json json = {{"prompt_tokens", options.prompt_tokens},
                          {"max_tokens", options.max_tokens},
                          {"temperature", options.temperature},
-                         {"seed", options.seed}};
+                         {"seed", options.seed},
+                         {"n", options.n.value_or(1)}};
   for (const BenchLevel& level : levels) {
     json["levels"].push_back(LevelJson(level));
   }
   return json;
 }
 
+std::string SvgPath(const BenchOptions& options) {
+  return options.svg_out.value_or("baton-sweep.svg");
+}
+
 bool WriteText(const char* flag, const std::string& path,
                const std::string& text, const Console& console) {
   std::ofstream file(path);
   file << text;
-  if (file.flush()) return true;
+  if (file.flush()) {
+    console.err << "wrote " << path << "\n";
+    return true;
+  }
   console.err << "baton bench: cannot write --" << flag << " " << path << "\n";
   return false;
+}
+
+// Before the load, not after it.
+absl::Status CheckWritable(const char* flag, const std::string& path) {
+  const bool is_new = !std::filesystem::exists(path);
+  const bool is_open = std::ofstream(path, std::ios::app).is_open();
+  if (!is_open) return FieldError(flag, "cannot write " + path);
+  if (is_new) std::filesystem::remove(path);
+  return absl::OkStatus();
+}
+
+absl::Status RefuseContradictions(const BenchOptions& options) {
+  const bool open = !options.rate.empty() || !options.trace.empty();
+  if (open && !options.clients.empty()) {
+    return FieldError("clients",
+                      "contradicts --rate and --trace: give one of them");
+  }
+  if (options.svg_out && !options.sweep) {
+    return FieldError("svg_out", "needs --sweep, which draws it");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -302,7 +336,8 @@ void AddBenchFlags(Flags& flags, BenchOptions* options) {
   flags.Group("Load");
   flags.Add(&options->clients,
             {.name = "clients",
-             .help = "Numbers of clients, a level each: 1,16,32."});
+             .help = "Numbers of clients, a level each. Absent, and without "
+                     "--rate and --trace: 1,16,32."});
   flags.Add(&options->rate,
             {.name = "rate",
              .help = "Requests a second, a level each, at Poisson's times by "
@@ -329,6 +364,7 @@ void AddBenchFlags(Flags& flags, BenchOptions* options) {
             {.name = "temperature", .help = "0 is greedy."});
   flags.Add(&options->seed,
             {.name = "seed", .help = "Of prompts and sampling."});
+  AddSamplesFlag(flags, &options->n);
   flags.Group("Report");
   flags.Add(&options->pids,
             {.name = "pids",
@@ -340,11 +376,19 @@ void AddBenchFlags(Flags& flags, BenchOptions* options) {
             {.name = "sweep",
              .help = "Draw the levels, throughput against speed for a user."});
   flags.Add(&options->svg_out,
-            {.name = "svg_out", .help = "File for the drawing."});
+            {.name = "svg_out",
+             .help = "File for the drawing. Absent: baton-sweep.svg."});
 }
 
 absl::Status ValidateBench(const BenchOptions& options) {
-  return MakePlan(options).status();
+  RETURN_IF_ERROR(ValidateConnection(options.router));
+  RETURN_IF_ERROR(RefuseContradictions(options));
+  RETURN_IF_ERROR(MakePlan(options).status());
+  if (options.sweep) {
+    RETURN_IF_ERROR(CheckWritable("svg_out", SvgPath(options)));
+  }
+  return options.json_out.empty() ? absl::OkStatus()
+                                  : CheckWritable("json_out", options.json_out);
 }
 
 int RunBench(const BenchOptions& options, const Console& console) {
@@ -361,7 +405,7 @@ int RunBench(const BenchOptions& options, const Console& console) {
                          ReportJson(options, *levels).dump(1) + "\n", console);
   }
   if (options.sweep) {
-    written &= WriteText("svg_out", options.svg_out,
+    written &= WriteText("svg_out", SvgPath(options),
                          DrawPlots(SweepPlots(*levels)), console);
   }
   if (!written) return kExitFailed;

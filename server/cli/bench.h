@@ -3,6 +3,7 @@
 #define BATON_SERVER_CLI_BENCH_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,18 +18,19 @@ namespace baton {
 struct BenchOptions {
   std::string router = kDefaultRouter;
   absl::Duration timeout = absl::Minutes(10);
-  std::vector<std::string> clients = {"1", "16", "32"};
-  std::vector<std::string> rate;  // Not empty: an open loop.
-  std::string trace;              // The same.
+  std::vector<std::string> clients;  // Of a closed loop; empty: 1, 16, 32.
+  std::vector<std::string> rate;     // Not empty: an open loop.
+  std::string trace;                 // The same.
   uint32_t requests = 0;  // 0: four for each client, or thirty seconds' worth.
   uint32_t prompt_tokens = 128;
   uint32_t max_tokens = 128;
   double temperature = 0;
   uint64_t seed = 0;
+  std::optional<uint32_t> n;
   std::vector<std::string> pids;
   std::string json_out;
   bool sweep = false;
-  std::string svg_out = "baton-sweep.svg";
+  std::optional<std::string> svg_out;
 };
 
 // What --help says of the figures.

@@ -89,7 +89,8 @@ nlohmann::json LevelJson(const BenchLevel& level) {
   }
   for (const ProcessUsage& server : level.servers) {
     json["servers"].push_back(
-        {{"name", server.name},
+        {{"pid", server.pid},
+         {"name", server.name},
          {"cpu_seconds", absl::ToDoubleSeconds(server.cpu_time)},
          {"resident_bytes", server.resident_bytes}});
   }
@@ -131,9 +132,10 @@ std::string ReportTable(const std::vector<BenchLevel>& levels) {
         absl::StrFormat("\n%22s CPU us/tk: client %.1f", "",
                         PerToken(level.client_cpu_time, summary.num_tokens));
     for (const ProcessUsage& server : level.servers) {
-      table += absl::StrFormat(", %s %.1f (%.0f MB)", server.name,
-                               PerToken(server.cpu_time, summary.num_tokens),
-                               server.resident_bytes / 1e6);
+      table +=
+          absl::StrFormat(", %s[%d] %.1f (%.0f MB)", server.name, server.pid,
+                          PerToken(server.cpu_time, summary.num_tokens),
+                          server.resident_bytes / 1e6);
     }
     table += "\n";
   }

@@ -29,10 +29,12 @@ BenchLevel TwoRequests() {
           .failed_requests = 1,
           .wall_time = absl::Seconds(2),
           .client_cpu_time = absl::Microseconds(100),
-          .servers = {{.name = "batond",
+          .servers = {{.pid = 17,
+                       .name = "batond",
                        .cpu_time = absl::Microseconds(200),
                        .resident_bytes = 4096},
-                      {.name = "baton-router",
+                      {.pid = 18,
+                       .name = "baton-router",
                        .cpu_time = absl::Microseconds(100)}},
           .requests = {{.prompt_tokens = 30,
                         .num_tokens = 3,
@@ -56,6 +58,7 @@ TEST(BenchReportTest, RatesCountAllTokensAndCpuTimeOfAllProcesses) {
   EXPECT_DOUBLE_EQ(json["cpu_us_per_token"], 100);
   EXPECT_EQ(json["servers"][0]["resident_bytes"], 4096);
   EXPECT_EQ(json["servers"][1]["name"], "baton-router");
+  EXPECT_EQ(json["servers"][1]["pid"], 18);
 }
 
 TEST(BenchReportTest, ARequestOfOneTokenHasNoTpot) {
@@ -71,8 +74,8 @@ TEST(BenchReportTest, TheTableHasTwoLinesForEachLevel) {
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 5);
   EXPECT_THAT(table, HasSubstr("ttft p99"));
   EXPECT_THAT(table, HasSubstr("3000.00"));
-  EXPECT_THAT(table, HasSubstr("client 25.0, batond 50.0 (0 MB), baton-router "
-                               "25.0"));
+  EXPECT_THAT(table, HasSubstr("client 25.0, batond[17] 50.0 (0 MB), "
+                               "baton-router[18] 25.0"));
 }
 
 TEST(BenchReportTest, AnOpenLoopIsNamedByItsRate) {

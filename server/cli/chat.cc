@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "base/status_macros.h"
 #include "server/cli/generation_stream.h"
 #include "server/cli/rpc_error.h"
 
@@ -22,10 +23,13 @@ int TakeTurn(const ChatOptions& options, const std::string& text,
   v1::ChatPrompt& chat = *request->mutable_prompt()->mutable_chat();
   AddMessage("user", text, &chat);
   Generation generation;
-  const grpc::Status status = StreamGeneration(
-      stub, *request, options.request.timeout,
-      [&](std::string_view piece) { console.out << piece << std::flush; },
-      &generation);
+  const grpc::Status status =
+      StreamGeneration(stub, *request, options.request.timeout,
+                       {.on_text =
+                            [&](uint32_t, std::string_view piece) {
+                              console.out << piece << std::flush;
+                            }},
+                       &generation);
   console.out << std::endl;
   if (!status.ok()) {
     chat.mutable_messages()->RemoveLast();
@@ -34,7 +38,7 @@ int TakeTurn(const ChatOptions& options, const std::string& text,
     return kExitFailed;
   }
   console.err << SummaryText(generation);
-  AddMessage("assistant", generation.text, &chat);
+  AddMessage("assistant", generation.samples.front().text, &chat);
   return kExitOk;
 }
 
@@ -52,6 +56,13 @@ void AddChatFlags(Flags& flags, ChatOptions* options) {
             {.name = "thinking",
              .help = "Open a reasoning block, where the model has one."});
   AddRequestFlags(flags, &options->request);
+}
+
+absl::Status ValidateChat(const ChatOptions& options) {
+  RETURN_IF_ERROR(ValidateConnection(options.request.router));
+  return RefuseLogprobs(options.request,
+                        "is nothing that chat prints; use baton generate "
+                        "--json");
 }
 
 int RunChat(const ChatOptions& options, const Console& console) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "server/cli/console.h"
 #include "server/cli/request_flags.h"
 #include "server/edge/config.h"
@@ -19,6 +20,7 @@ struct ChatOptions {
 };
 
 void AddChatFlags(Flags& flags, ChatOptions* options);
+absl::Status ValidateChat(const ChatOptions& options);
 // The exit code. Without a message: reads one a line until the input ends, and
 // each turn sees those before it.
 int RunChat(const ChatOptions& options, const Console& console);

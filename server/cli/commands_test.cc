@@ -2,6 +2,7 @@
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -10,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "base/field_error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -26,7 +28,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Streams "a", "b", "c", a token each; refuses prompts that say "fail".
+// Streams "a", "b", "c", a token each, of sample 1 "b", "c", "d" and so on, in
+// turns; refuses prompts that say "fail".
 class FakeRouter final : public v1::InferenceService::Service {
  public:
   grpc::Status Generate(
@@ -42,38 +45,24 @@ class FakeRouter final : public v1::InferenceService::Service {
     const uint32_t num_tokens = request->stopping().has_max_tokens()
                                     ? request->stopping().max_tokens()
                                     : 3;
+    const uint32_t num_samples = std::max(request->sampling().n(), 1u);
     const bool with_top = request->logprobs().top() > 0;
     for (uint32_t i = 1; request->logprobs().has_prompt_from() && i < 3; ++i) {
-      v1::GenerateResponse response;
-      v1::PromptLogprobs& prompt = *response.mutable_prompt_logprobs();
-      prompt.set_first_token_index(i);
-      prompt.add_token_ids(i);
-      prompt.add_logprobs(-2);
-      if (with_top) prompt.add_top_logprobs()->add_token_ids(i);
-      if (with_top) prompt.mutable_top_logprobs(0)->add_logprobs(-0.5);
-      writer->Write(response);
+      writer->Write(PromptToken(i, with_top));
     }
     for (uint32_t i = 0; i < num_tokens; ++i) {
-      v1::GenerateResponse response;
-      if (with_top) {
-        v1::TopLogprobs& top = *response.mutable_chunk()->add_top_logprobs();
-        top.add_token_ids(7);
-        top.add_logprobs(-0.25);
+      for (uint32_t s = 0; s < num_samples; ++s) {
+        writer->Write(Token(s, i, with_top));
       }
-      response.mutable_chunk()->set_first_token_index(i);
-      response.mutable_chunk()->add_token_ids(40 + i);
-      response.mutable_chunk()->add_logprobs(-1);
-      response.mutable_chunk()->set_text(std::string(1, 'a' + i % 26));
-      writer->Write(response);
     }
-    v1::GenerateResponse response;
-    v1::GenerateFinished& finished = *response.mutable_finished();
-    finished.set_finish_reason(v1::FINISH_REASON_LENGTH);
-    finished.set_seed(77);
-    finished.mutable_usage()->set_prompt_tokens(5);
-    finished.mutable_usage()->set_completion_tokens(num_tokens);
-    finished.mutable_timing()->set_kv_transfer_bytes(4096);
-    writer->Write(response);
+    if (request->prompt().text().text() == "strange") {
+      writer->Write(Token(num_samples, 0, false));
+    }
+    // The last one ends first.
+    for (uint32_t s = num_samples; s-- > 0;) {
+      if (s == 1 && request->prompt().text().text() == "no end") continue;
+      writer->Write(Finished(s, num_tokens));
+    }
     return grpc::Status::OK;
   }
 
@@ -90,6 +79,44 @@ class FakeRouter final : public v1::InferenceService::Service {
   }
 
  private:
+  static v1::GenerateResponse PromptToken(uint32_t i, bool with_top) {
+    v1::GenerateResponse response;
+    v1::PromptLogprobs& prompt = *response.mutable_prompt_logprobs();
+    prompt.set_first_token_index(i);
+    prompt.add_token_ids(i);
+    prompt.add_logprobs(-2);
+    if (with_top) prompt.add_top_logprobs()->add_token_ids(i);
+    if (with_top) prompt.mutable_top_logprobs(0)->add_logprobs(-0.5);
+    return response;
+  }
+  static v1::GenerateResponse Token(uint32_t sample, uint32_t i,
+                                    bool with_top) {
+    v1::GenerateResponse response;
+    v1::GenerateChunk& chunk = *response.mutable_chunk();
+    if (with_top) {
+      v1::TopLogprobs& top = *chunk.add_top_logprobs();
+      top.add_token_ids(7);
+      top.add_logprobs(-0.25);
+    }
+    chunk.set_sample_index(sample);
+    chunk.set_first_token_index(i);
+    chunk.add_token_ids(40 + sample + i);
+    chunk.add_logprobs(-1);
+    chunk.set_text(std::string(1, 'a' + (sample + i) % 26));
+    return response;
+  }
+  static v1::GenerateResponse Finished(uint32_t sample, uint32_t num_tokens) {
+    v1::GenerateResponse response;
+    v1::GenerateFinished& finished = *response.mutable_finished();
+    finished.set_sample_index(sample);
+    finished.set_finish_reason(v1::FINISH_REASON_LENGTH);
+    finished.set_seed(77);
+    finished.mutable_usage()->set_prompt_tokens(5);
+    finished.mutable_usage()->set_completion_tokens(num_tokens);
+    finished.mutable_timing()->set_kv_transfer_bytes(4096);
+    return response;
+  }
+
   mutable absl::Mutex mutex_;
   std::vector<v1::GenerateRequest> requests_ ABSL_GUARDED_BY(mutex_);
 };
@@ -173,6 +200,76 @@ TEST_F(CommandsTest, GenerateTakesIdsAndAnswersInJson) {
   EXPECT_EQ(json["seed"], 77);
   EXPECT_EQ(json["usage"]["completion_tokens"], 2);
   EXPECT_EQ(json["kv_transfer_bytes"], 4096);
+}
+
+TEST_F(CommandsTest, GeneratePrintsEachSampleWhenItIsWhole) {
+  GenerateOptions options;
+  options.request.router = endpoint_;
+  options.request.n = 3;
+  options.prompt = "Once";
+  EXPECT_EQ(RunGenerate(options, console()), kExitOk);
+  EXPECT_EQ(out_.str(),
+            "--- sample 2\ncde\n--- sample 1\nbcd\n--- sample 0\nabc\n");
+  EXPECT_THAT(err_.str(), HasSubstr("finish LENGTH,LENGTH,LENGTH  prompt 5 "
+                                    "tokens (0 cached)  output 9 tokens"));
+  EXPECT_EQ(router_.requests().at(0).sampling().n(), 3u);
+}
+
+TEST_F(CommandsTest, GeneratePrintsALineOfJsonForEachSample) {
+  GenerateOptions options;
+  options.request.router = endpoint_;
+  options.request.n = 2;
+  options.request.prompt_logprobs_from = 1;
+  options.prompt = "Once";
+  options.json = true;
+  EXPECT_EQ(RunGenerate(options, console()), kExitOk);
+  std::istringstream lines(out_.str());
+  std::string line;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(std::getline(lines, line));
+    const auto json = nlohmann::json::parse(line);
+    EXPECT_EQ(json["sample_index"], i);
+    EXPECT_EQ(json["text"], i == 0 ? "abc" : "bcd");
+    EXPECT_EQ(json["usage"]["completion_tokens"], 3);
+    EXPECT_EQ(json.contains("prompt"), i == 0);
+  }
+  EXPECT_FALSE(std::getline(lines, line));
+}
+
+TEST_F(CommandsTest, SamplesThatWereNotAskedOrDidNotEndAreAnError) {
+  for (const char* prompt : {"strange", "no end"}) {
+    GenerateOptions options;
+    options.request.router = endpoint_;
+    options.request.n = 2;
+    options.prompt = prompt;
+    EXPECT_EQ(RunGenerate(options, console()), kExitFailed) << prompt;
+  }
+  EXPECT_THAT(err_.str(), HasSubstr("a sample that was not asked for"));
+  EXPECT_THAT(err_.str(), HasSubstr("did not finish every sample"));
+}
+
+TEST_F(CommandsTest, LogProbabilitiesThatNothingWouldPrintAreRefused) {
+  GenerateOptions generate;
+  ChatOptions chat;
+  EXPECT_TRUE(ValidateGenerate(generate).ok());
+  EXPECT_TRUE(ValidateChat(chat).ok());
+  for (const char* name :
+       {"top_logprobs", "prompt_logprobs_from", "logprobs_after_truncation"}) {
+    RequestOptions request;
+    if (name == std::string("top_logprobs")) request.top_logprobs = 2;
+    if (name == std::string("prompt_logprobs_from")) {
+      request.prompt_logprobs_from = 0;
+    }
+    if (name == std::string("logprobs_after_truncation")) {
+      request.logprobs_after_truncation = true;
+    }
+    generate.request = chat.request = request;
+    generate.json = false;
+    EXPECT_EQ(ErrorField(ValidateGenerate(generate)), name);
+    EXPECT_EQ(ErrorField(ValidateChat(chat)), name);
+    generate.json = true;
+    EXPECT_TRUE(ValidateGenerate(generate).ok()) << name;
+  }
 }
 
 TEST_F(CommandsTest, AFailedRequestExitsOneAndSaysWhatToDo) {
@@ -264,6 +361,63 @@ TEST_F(CommandsTest, BenchMeasuresEachLevel) {
             requests[1].prompt().SerializeAsString());
 }
 
+TEST_F(CommandsTest, BenchCountsTheTokensOfAllSamples) {
+  BenchOptions options;
+  options.router = endpoint_;
+  options.clients = {"2"};
+  options.requests = 3;
+  options.max_tokens = 5;
+  options.n = 4;
+  options.json_out = ::testing::TempDir() + "samples.json";
+  EXPECT_EQ(RunBench(options, console()), kExitOk);
+  nlohmann::json json;
+  std::ifstream(options.json_out) >> json;
+  EXPECT_EQ(json["n"], 4);
+  EXPECT_EQ(json["levels"][0]["requests"], 3);
+  EXPECT_EQ(json["levels"][0]["output_tokens"], 3 * 4 * 5);
+  EXPECT_EQ(router_.requests().at(0).sampling().n(), 4u);
+}
+
+TEST_F(CommandsTest, BenchRefusesContradictions) {
+  const auto refused = [](void (*change)(BenchOptions&)) {
+    BenchOptions options;
+    change(options);
+    return ErrorField(ValidateBench(options)).value_or("-");
+  };
+  EXPECT_EQ(refused([](BenchOptions&) {}), "-");
+  EXPECT_EQ(refused([](BenchOptions& o) {
+              o.clients = {"1"};
+              o.rate = {"1"};
+            }),
+            "clients");
+  EXPECT_EQ(refused([](BenchOptions& o) {
+              o.clients = {"1"};
+              o.trace = "t";
+            }),
+            "clients");
+  EXPECT_EQ(refused([](BenchOptions& o) { o.svg_out = "x.svg"; }), "svg_out");
+  EXPECT_EQ(refused([](BenchOptions& o) { o.router = "localhost"; }), "router");
+}
+
+TEST_F(CommandsTest, BenchFindsOutAtTheStartWhatItCannotWrite) {
+  BenchOptions options;
+  options.json_out = "/nowhere/at/all";
+  EXPECT_EQ(ErrorField(ValidateBench(options)), "json_out");
+  options.json_out = "";
+  options.sweep = true;
+  options.svg_out = "/nowhere/at/all";
+  EXPECT_EQ(ErrorField(ValidateBench(options)), "svg_out");
+  options.svg_out = ::testing::TempDir() + "checked.svg";
+  EXPECT_TRUE(ValidateBench(options).ok());
+  EXPECT_FALSE(std::ifstream(*options.svg_out).is_open())
+      << "nothing is left of the check";
+  std::ofstream(*options.svg_out) << "older";
+  EXPECT_TRUE(ValidateBench(options).ok());
+  std::stringstream kept;
+  kept << std::ifstream(*options.svg_out).rdbuf();
+  EXPECT_EQ(kept.str(), "older");
+}
+
 TEST_F(CommandsTest, AnOpenLoopSendsAtItsRateAndDrawsTheSweep) {
   BenchOptions options;
   options.router = endpoint_;
@@ -282,8 +436,9 @@ TEST_F(CommandsTest, AnOpenLoopSendsAtItsRateAndDrawsTheSweep) {
   EXPECT_EQ(json["levels"][1]["requests"], 10);
   EXPECT_GT(json["levels"][1]["input_tokens_per_second"], 0);
   std::stringstream svg;
-  svg << std::ifstream(options.svg_out).rdbuf();
+  svg << std::ifstream(*options.svg_out).rdbuf();
   EXPECT_THAT(svg.str(), HasSubstr("<title>1000/s: "));
+  EXPECT_THAT(err_.str(), HasSubstr("wrote " + *options.svg_out));
   EXPECT_EQ(router_.requests().size(), 20u);
 }
 
@@ -314,6 +469,7 @@ TEST_F(CommandsTest, BenchWithoutARouterFails) {
   EXPECT_THAT(err_.str(), HasSubstr("baton bench: UNAVAILABLE"));
   options.clients = {"0"};
   EXPECT_FALSE(ValidateBench(options).ok());
+  options.clients.clear();
   for (const char* rate : {"0", "-1", "nan", "inf", "fast"}) {
     options.rate = {rate};
     EXPECT_FALSE(ValidateBench(options).ok()) << rate;

@@ -27,6 +27,18 @@ absl::Status FillPrompt(const GenerateOptions& options, std::istream& in,
   return absl::OkStatus();
 }
 
+// One text as it comes; of several samples each when it is whole.
+GenerationListener Printer(bool is_one, std::ostream& out) {
+  if (is_one) {
+    return {.on_text = [&out](uint32_t, std::string_view piece) {
+      out << piece << std::flush;
+    }};
+  }
+  return {.on_finished = [&out](uint32_t index, const GeneratedSample& sample) {
+    out << "--- sample " << index << "\n" << sample.text << std::endl;
+  }};
+}
+
 }  // namespace
 
 void AddGenerateFlags(Flags& flags, GenerateOptions* options) {
@@ -38,16 +50,20 @@ void AddGenerateFlags(Flags& flags, GenerateOptions* options) {
             {.name = "parse_special",
              .help = "Special tokens written out in the text become those."});
   AddRequestFlags(flags, &options->request);
+  AddSamplesFlag(flags, &options->request.n);
   flags.Add(&options->json,
             {.name = "json",
-             .help = "One JSON object at the end instead of the text."});
+             .help = "One JSON object at the end instead of the text; of "
+                     "several samples one each, a line each."});
 }
 
 absl::Status ValidateGenerate(const GenerateOptions& options) {
   if (options.prompt && options.token_ids) {
     return FieldError("token_ids", "contradicts --prompt: give one of them");
   }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(ValidateConnection(options.request.router));
+  if (options.json) return absl::OkStatus();
+  return RefuseLogprobs(options.request, "needs --json, which prints it");
 }
 
 int RunGenerate(const GenerateOptions& options, const Console& console) {
@@ -61,20 +77,21 @@ int RunGenerate(const GenerateOptions& options, const Console& console) {
   }
   const auto stub = ConnectToRouter(options.request.router);
   Generation generation;
+  const bool is_one = request.sampling().n() <= 1;
   const grpc::Status status = StreamGeneration(
       *stub, request, options.request.timeout,
-      [&](std::string_view text) {
-        if (!options.json) console.out << text << std::flush;
-      },
+      options.json ? GenerationListener() : Printer(is_one, console.out),
       &generation);
-  if (!options.json) console.out << std::endl;
+  if (!options.json && is_one) console.out << std::endl;
   if (!status.ok()) {
     console.err << "baton generate: "
                 << ExplainRpcError(status, options.request.router) << "\n";
     return kExitFailed;
   }
   if (options.json) {
-    console.out << SummaryJson(generation).dump() << std::endl;
+    for (uint32_t i = 0; i < generation.samples.size(); ++i) {
+      console.out << SummaryJson(generation, i).dump() << std::endl;
+    }
   } else {
     console.err << SummaryText(generation);
   }

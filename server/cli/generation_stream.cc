@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -48,11 +49,36 @@ nlohmann::json PromptJson(const v1::PromptLogprobs& prompt) {
   return json;
 }
 
-// Between the first token and the end.
+// Between the first token and the end, of all samples.
 double DecodeTokensPerSecond(const TokenTiming& timing) {
-  return timing.tpot > absl::ZeroDuration()
-             ? 1 / absl::ToDoubleSeconds(timing.tpot)
+  const absl::Duration time = timing.e2e - timing.ttft;
+  return timing.num_tokens > 1 && time > absl::ZeroDuration()
+             ? (timing.num_tokens - 1) / absl::ToDoubleSeconds(time)
              : 0;
+}
+
+template <typename From, typename To>
+void Append(const From& from, To* to) {
+  to->insert(to->end(), from.begin(), from.end());
+}
+
+void AddChunk(const v1::GenerateChunk& chunk, GeneratedSample* sample) {
+  sample->text += chunk.text();
+  Append(chunk.token_ids(), &sample->token_ids);
+  Append(chunk.logprobs(), &sample->logprobs);
+  Append(chunk.top_logprobs(), &sample->top_logprobs);
+}
+
+grpc::Status Strange(const std::string& what) {
+  return {grpc::StatusCode::INTERNAL, "the router " + what};
+}
+
+bool IsWhole(const Generation& generation) {
+  return std::all_of(generation.samples.begin(), generation.samples.end(),
+                     [](const GeneratedSample& sample) {
+                       return sample.finished.finish_reason() !=
+                              v1::FINISH_REASON_UNSPECIFIED;
+                     });
 }
 
 }  // namespace
@@ -63,47 +89,53 @@ std::unique_ptr<v1::InferenceService::Stub> ConnectToRouter(
       grpc::CreateChannel(router, grpc::InsecureChannelCredentials()));
 }
 
-grpc::Status StreamGeneration(
-    v1::InferenceService::StubInterface& stub,
-    const v1::GenerateRequest& request, absl::Duration timeout,
-    const std::function<void(std::string_view)>& on_text,
-    Generation* generation) {
+grpc::Status StreamGeneration(v1::InferenceService::StubInterface& stub,
+                              const v1::GenerateRequest& request,
+                              absl::Duration timeout,
+                              const GenerationListener& listener,
+                              Generation* generation) {
   const MonotonicClock clock;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() +
                        absl::ToChronoNanoseconds(timeout));
+  generation->samples.resize(std::max(request.sampling().n(), 1u));
   std::vector<TokenArrival> arrivals;
   const absl::Time sent = clock.Now();
   const auto reader = stub.Generate(&context, request);
   v1::GenerateResponse response;
+  bool is_strange = false;
   while (reader->Read(&response)) {
-    if (response.has_finished()) {
-      generation->finished = response.finished();
-      continue;
-    }
     if (response.has_prompt_logprobs()) {
       AddPrompt(response.prompt_logprobs(), &generation->prompt_logprobs);
       continue;
     }
     const v1::GenerateChunk& chunk = response.chunk();
+    const uint32_t index = response.has_finished()
+                               ? response.finished().sample_index()
+                               : chunk.sample_index();
+    if (index >= generation->samples.size()) {
+      is_strange = true;
+      context.TryCancel();
+      continue;
+    }
+    GeneratedSample& sample = generation->samples[index];
+    if (response.has_finished()) {
+      sample.finished = response.finished();
+      listener.on_finished(index, sample);
+      continue;
+    }
     arrivals.push_back(
-        {clock.Now(), static_cast<size_t>(chunk.token_ids_size())});
-    generation->text += chunk.text();
-    generation->token_ids.insert(generation->token_ids.end(),
-                                 chunk.token_ids().begin(),
-                                 chunk.token_ids().end());
-    generation->logprobs.insert(generation->logprobs.end(),
-                                chunk.logprobs().begin(),
-                                chunk.logprobs().end());
-    generation->top_logprobs.insert(generation->top_logprobs.end(),
-                                    chunk.top_logprobs().begin(),
-                                    chunk.top_logprobs().end());
-    on_text(chunk.text());
+        {clock.Now(), static_cast<size_t>(chunk.token_ids_size()), index});
+    AddChunk(chunk, &sample);
+    listener.on_text(index, chunk.text());
   }
   const absl::Time ended =
       arrivals.empty() ? clock.Now() : arrivals.back().time;
   generation->timing = MeasureTokens(sent, ended, arrivals);
-  return reader->Finish();
+  const grpc::Status status = reader->Finish();
+  if (is_strange) return Strange("sent a sample that was not asked for");
+  if (!status.ok() || IsWhole(*generation)) return status;
+  return Strange("did not finish every sample");
 }
 
 std::string FinishReasonName(v1::FinishReason reason) {
@@ -113,26 +145,41 @@ std::string FinishReasonName(v1::FinishReason reason) {
 
 std::string SummaryText(const Generation& generation) {
   const TokenTiming& timing = generation.timing;
-  const v1::GenerateFinished& finished = generation.finished;
+  std::string text;
+  uint32_t output_tokens = 0;
+  uint64_t moved_bytes = 0;
+  double moved_seconds = 0;
+  for (const GeneratedSample& sample : generation.samples) {
+    const v1::GenerateFinished& finished = sample.finished;
+    text +=
+        (text.empty() ? "" : ",") + FinishReasonName(finished.finish_reason());
+    output_tokens += finished.usage().completion_tokens();
+    // Those that ended before it was known have 0.
+    moved_bytes =
+        std::max<uint64_t>(moved_bytes, finished.timing().kv_transfer_bytes());
+    moved_seconds =
+        std::max(moved_seconds, finished.timing().kv_transfer_seconds());
+  }
+  const v1::GenerateFinished& first = generation.samples.front().finished;
   return absl::StrFormat(
       "finish %s  prompt %d tokens (%d cached)  output %d tokens  seed %d\n"
       "ttft %.1f ms  tpot %.2f ms  %.0f tokens/s after the first  total %.1f "
       "ms  kv moved %d bytes in %.2f ms\n",
-      FinishReasonName(finished.finish_reason()),
-      finished.usage().prompt_tokens(), finished.usage().cached_tokens(),
-      finished.usage().completion_tokens(), finished.seed(),
-      Milliseconds(timing.ttft), Milliseconds(timing.tpot),
-      DecodeTokensPerSecond(timing), Milliseconds(timing.e2e),
-      finished.timing().kv_transfer_bytes(),
-      finished.timing().kv_transfer_seconds() * 1e3);
+      text, first.usage().prompt_tokens(), first.usage().cached_tokens(),
+      output_tokens, first.seed(), Milliseconds(timing.ttft),
+      Milliseconds(timing.tpot), DecodeTokensPerSecond(timing),
+      Milliseconds(timing.e2e), moved_bytes, moved_seconds * 1e3);
 }
 
-nlohmann::json SummaryJson(const Generation& generation) {
-  const v1::GenerateFinished& finished = generation.finished;
+nlohmann::json SummaryJson(const Generation& generation,
+                           uint32_t sample_index) {
+  const GeneratedSample& sample = generation.samples[sample_index];
+  const v1::GenerateFinished& finished = sample.finished;
   nlohmann::json json = {
-      {"text", generation.text},
-      {"token_ids", generation.token_ids},
-      {"logprobs", generation.logprobs},
+      {"sample_index", sample_index},
+      {"text", sample.text},
+      {"token_ids", sample.token_ids},
+      {"logprobs", sample.logprobs},
       {"finish_reason", FinishReasonName(finished.finish_reason())},
       {"seed", finished.seed()},
       {"fingerprint", finished.fingerprint()},
@@ -147,10 +194,10 @@ nlohmann::json SummaryJson(const Generation& generation) {
         {"decode_tokens_per_second",
          DecodeTokensPerSecond(generation.timing)}}},
       {"kv_transfer_bytes", finished.timing().kv_transfer_bytes()}};
-  if (!generation.top_logprobs.empty()) {
-    json["top_logprobs"] = TopJson(generation.top_logprobs);
+  if (!sample.top_logprobs.empty()) {
+    json["top_logprobs"] = TopJson(sample.top_logprobs);
   }
-  if (generation.prompt_logprobs.token_ids_size() > 0) {
+  if (sample_index == 0 && generation.prompt_logprobs.token_ids_size() > 0) {
     json["prompt"] = PromptJson(generation.prompt_logprobs);
   }
   nlohmann::json& server = json["server"];

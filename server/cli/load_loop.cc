@@ -20,7 +20,8 @@ class LoadLoop::Call final
   void Start() {
     context_.set_deadline(std::chrono::system_clock::now() +
                           absl::ToChronoNanoseconds(loop_->options_.timeout));
-    arrivals_.reserve(request_.stopping().max_tokens());
+    arrivals_.reserve(size_t{request_.stopping().max_tokens()} *
+                      std::max(request_.sampling().n(), 1u));
     loop_->stub_->async()->Generate(&context_, &request_, this);
     StartRead(&response_);
     StartCall();
@@ -31,8 +32,8 @@ class LoadLoop::Call final
     if (!ok) return;
     if (response_.has_chunk()) {
       const int num_tokens = response_.chunk().token_ids_size();
-      arrivals_.push_back(
-          {loop_->clock_.Now(), static_cast<size_t>(num_tokens)});
+      arrivals_.push_back({loop_->clock_.Now(), static_cast<size_t>(num_tokens),
+                           response_.chunk().sample_index()});
     }
     StartRead(&response_);
   }

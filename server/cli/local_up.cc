@@ -145,7 +145,8 @@ absl::Status LocalCluster::Launch(std::string name,
 
 absl::Status LocalCluster::StartWorkers(const std::string& program) {
   std::vector<std::pair<std::string, uint32_t>> pools = {
-      {"prefill", options_.prefill}, {"decode", options_.decode}};
+      {"prefill", options_.prefill.value_or(1)},
+      {"decode", options_.decode.value_or(1)}};
   if (options_.unified) pools = {{"unified", 1}};
   for (const auto& [role, count] : pools) {
     RETURN_IF_ERROR(StartPool(program, role, count));
@@ -330,11 +331,11 @@ void AddLocalUpFlags(Flags& flags, LocalUpOptions* options) {
   flags.Add(&options->model,
             {.name = "model", .help = "The model's folder.", .required = true});
   flags.Add(&options->prefill, {.name = "prefill",
-                                .help = "Number of prefill workers.",
+                                .help = "Number of prefill workers. Absent: 1.",
                                 .min = 1,
                                 .max = 64});
   flags.Add(&options->decode, {.name = "decode",
-                               .help = "Number of decode workers.",
+                               .help = "Number of decode workers. Absent: 1.",
                                .min = 1,
                                .max = 64});
   flags.Add(&options->unified,
@@ -372,6 +373,11 @@ void AddLocalUpFlags(Flags& flags, LocalUpOptions* options) {
 }
 
 absl::Status ValidateLocalUp(const LocalUpOptions& options) {
+  if (options.unified && (options.prefill || options.decode)) {
+    return FieldError("unified",
+                      "is one worker that does both: it contradicts --prefill "
+                      "and --decode");
+  }
   if (!fs::is_directory(options.model)) {
     return FieldError("model", "\"" + options.model + "\" is no folder");
   }

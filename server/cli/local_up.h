@@ -3,6 +3,7 @@
 #define BATON_SERVER_CLI_LOCAL_UP_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,8 @@ namespace baton {
 
 struct LocalUpOptions {
   std::string model;
-  uint32_t prefill = 1;
-  uint32_t decode = 1;
+  std::optional<uint32_t> prefill;  // Absent: 1.
+  std::optional<uint32_t> decode;   // Likewise.
   bool unified = false;
   std::string router_listen = "127.0.0.1:0";
   std::string bin_dir;

@@ -143,6 +143,11 @@ class LocalUpTest(unittest.TestCase):
         self.assertEqual(run("up", "--model=none")[0], 2)
         self.assertEqual(run("down", "--model=model")[0], 2)
         self.assertEqual(run("up")[0], 2)
+        self.assertIn("baton local up", run()[1])
+        for pool in ("--prefill=2", "--decode=1"):
+            code, err = run("up", "--model=model", "--unified", pool)
+            self.assertEqual(code, 2)
+            self.assertIn("contradicts", err)
         code, err = run("up", "--model=model", "--bin_dir=nowhere")
         self.assertEqual(code, 1)
         self.assertIn("batond is not in nowhere", err)

@@ -33,16 +33,19 @@ absl::StatusOr<ProcessUsage> ParseProcessStat(const std::string& stat,
   if (name_start < name_end && name_end != std::string::npos) {
     fields = absl::StrSplit(stat.substr(name_end + 2), ' ');
   }
+  pid_t pid = 0;
   int64_t user = 0;
   int64_t system = 0;
   int64_t pages = 0;
   if (fields.size() <= kResidentPages ||
+      !absl::SimpleAtoi(stat.substr(0, name_start), &pid) ||
       !absl::SimpleAtoi(fields[kUserTicks], &user) ||
       !absl::SimpleAtoi(fields[kSystemTicks], &system) ||
       !absl::SimpleAtoi(fields[kResidentPages], &pages)) {
     return absl::InternalError("a /proc/PID/stat of an unknown form: " + stat);
   }
   return ProcessUsage{
+      .pid = pid,
       .name = stat.substr(name_start + 1, name_end - name_start - 1),
       .cpu_time = absl::Seconds(1) * (user + system) / ticks_per_second,
       .resident_bytes = static_cast<uint64_t>(pages * page_bytes)};

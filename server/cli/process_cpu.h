@@ -13,6 +13,7 @@
 namespace baton {
 
 struct ProcessUsage {
+  pid_t pid = 0;
   std::string name;  // As the kernel has it: at most 15 characters.
   // User and system, all threads; to 10 ms.
   absl::Duration cpu_time = absl::ZeroDuration();

@@ -13,6 +13,7 @@ TEST(ProcessCpuTest, ReadsTheFieldsBehindANameWithBrackets) {
       "8192000 25 18446744073709551615 1\n",
       100, 4096);
   ASSERT_TRUE(usage.ok()) << usage.status();
+  EXPECT_EQ(usage->pid, 42);
   EXPECT_EQ(usage->name, "a) b");
   EXPECT_EQ(usage->cpu_time, absl::Seconds(2));
   EXPECT_EQ(usage->resident_bytes, 25u * 4096);

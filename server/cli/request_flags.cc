@@ -1,5 +1,8 @@
 #include "server/cli/request_flags.h"
 
+#include <string_view>
+#include <utility>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "base/field_error.h"
@@ -16,6 +19,53 @@ void AddConnectionFlags(Flags& flags, std::string* router,
                       .help = "Deadline of a request.",
                       .min = 0.001,
                       .max = 86400});
+}
+
+void AddSamplesFlag(Flags& flags, std::optional<uint32_t>* n) {
+  flags.Add(n, {.name = "n",
+                .help = "Samples of a prompt, 1 to 128; it is computed once. "
+                        "Absent: 1.",
+                .min = 1,
+                .max = 128});
+}
+
+absl::Status ValidateConnection(const std::string& router) {
+  const size_t colon = router.rfind(':');
+  if (colon != std::string::npos && colon + 1 < router.size()) {
+    return absl::OkStatus();
+  }
+  return FieldError("router", "\"" + router + "\" has no port; write " +
+                                  router.substr(0, colon) + ":50051");
+}
+
+absl::Status RefuseLogprobs(const RequestOptions& options,
+                            const std::string& problem) {
+  if (options.top_logprobs) return FieldError("top_logprobs", problem);
+  if (options.logprobs_after_truncation) {
+    return FieldError("logprobs_after_truncation", problem);
+  }
+  if (options.prompt_logprobs_from) {
+    return FieldError("prompt_logprobs_from", problem);
+  }
+  return absl::OkStatus();
+}
+
+std::optional<std::string> FlagOfField(const std::string& field) {
+  static constexpr std::pair<std::string_view, std::string_view> kOtherNames[] =
+      {{"stopping.stop_strings", "--stop"},
+       {"logprobs.top", "--top_logprobs"},
+       {"logprobs.after_truncation", "--logprobs_after_truncation"},
+       {"logprobs.prompt_from", "--prompt_logprobs_from"},
+       {"prompt.token_ids.ids", "--token_ids"},
+       {"prompt.text.text", "--prompt"}};
+  const std::string whole = field.substr(0, field.find('['));
+  for (const auto& [name, flag] : kOtherNames) {
+    if (whole == name) return std::string(flag);
+  }
+  for (const std::string_view group : {"sampling.", "stopping.", "output."}) {
+    if (whole.starts_with(group)) return "--" + whole.substr(group.size());
+  }
+  return std::nullopt;
 }
 
 namespace {
@@ -81,6 +131,7 @@ absl::Status FillSampling(const RequestOptions& options,
   if (options.top_k) sampling->set_top_k(*options.top_k);
   if (options.min_p) sampling->set_min_p(*options.min_p);
   if (options.seed) sampling->set_seed(*options.seed);
+  if (options.n) sampling->set_n(*options.n);
   if (options.repetition_penalty) {
     sampling->set_repetition_penalty(*options.repetition_penalty);
   }

@@ -28,6 +28,7 @@ struct RequestOptions {
   std::optional<uint32_t> top_k;
   std::optional<float> min_p;
   std::optional<uint64_t> seed;
+  std::optional<uint32_t> n;  // With a flag of its own.
   std::optional<float> repetition_penalty;
   std::optional<float> presence_penalty;
   std::optional<float> frequency_penalty;
@@ -45,11 +46,22 @@ struct RequestOptions {
   std::optional<uint32_t> prompt_logprobs_from;
 };
 
+// FieldError unless it has a port.
+absl::Status ValidateConnection(const std::string& router);
+// FieldError with this problem if log-probabilities were asked for.
+absl::Status RefuseLogprobs(const RequestOptions& options,
+                            const std::string& problem);
+
+// The flag that sets this field of a GenerateRequest, if there is one:
+// "stopping.stop_strings[1]" gives "--stop".
+std::optional<std::string> FlagOfField(const std::string& field);
+
 // Adds --router and --timeout.
 void AddConnectionFlags(Flags& flags, std::string* router,
                         absl::Duration* timeout);
-// Adds all of RequestOptions.
+// Adds all of RequestOptions but n.
 void AddRequestFlags(Flags& flags, RequestOptions* options);
+void AddSamplesFlag(Flags& flags, std::optional<uint32_t>* n);
 
 // All of `request` but its prompt.
 absl::Status FillRequest(const RequestOptions& options,

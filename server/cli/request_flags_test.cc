@@ -1,5 +1,9 @@
 #include "server/cli/request_flags.h"
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -71,6 +75,44 @@ TEST(RequestFlagsTest, WhatWasAskedOfPenaltiesAndOutputIsInTheRequest) {
   EXPECT_TRUE(request.logprobs().has_prompt_from());
 }
 
+// Whatever the server may refuse, the message names a flag that there is.
+TEST(RequestFlagsTest, FieldsOfARequestHaveTheirFlags) {
+  for (const auto& [field, flag] : std::map<std::string, std::string>{
+           {"sampling.top_p", "top_p=1"},
+           {"sampling.logit_bias[3]", "logit_bias=1:1"},
+           {"stopping.max_tokens", "max_tokens=1"},
+           {"stopping.stop_strings[0]", "stop=x"},
+           {"stopping.stop_token_ids[0]", "stop_token_ids=1"},
+           {"logprobs.top", "top_logprobs=1"},
+           {"logprobs.prompt_from", "prompt_logprobs_from=1"},
+           {"output.stream_interval", "stream_interval=1"},
+           {"sampling.n", "n=2"}}) {
+    EXPECT_EQ(FlagOfField(field), "--" + flag.substr(0, flag.find('=')));
+    RequestOptions options;
+    Flags flags("test", "");
+    AddRequestFlags(flags, &options);
+    AddSamplesFlag(flags, &options.n);
+    const std::vector<std::string> arguments = {"--" + flag};
+    EXPECT_TRUE(flags.Parse(arguments, nullptr, nullptr).run) << flag;
+  }
+  EXPECT_EQ(FlagOfField("prompt.token_ids.ids[7]"), "--token_ids");
+  for (const char* field :
+       {"prompt", "prompt.chat.messages[0].role", "client_request_id"}) {
+    EXPECT_EQ(FlagOfField(field), std::nullopt) << field;
+  }
+}
+
+TEST(RequestFlagsTest, ARouterWithoutAPortIsRefused) {
+  for (const char* good : {"127.0.0.1:1", "[::1]:1", "unix:/a/socket"}) {
+    EXPECT_TRUE(ValidateConnection(good).ok()) << good;
+  }
+  for (const char* bad : {"localhost", "localhost:", ""}) {
+    const absl::Status status = ValidateConnection(bad);
+    ASSERT_FALSE(status.ok()) << bad;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has no port")) << bad;
+  }
+}
+
 TEST(RequestFlagsTest, AbsentFlagsStayAbsentInTheRequest) {
   v1::GenerateRequest request;
   ASSERT_TRUE(FillRequest({}, &request).ok());
@@ -79,6 +121,7 @@ TEST(RequestFlagsTest, AbsentFlagsStayAbsentInTheRequest) {
   EXPECT_FALSE(request.sampling().has_top_k());
   EXPECT_FALSE(request.sampling().has_min_p());
   EXPECT_FALSE(request.sampling().has_seed());
+  EXPECT_FALSE(request.sampling().has_n());
   EXPECT_FALSE(request.stopping().has_max_tokens());
   EXPECT_FALSE(request.stopping().has_ignore_eos());
   EXPECT_FALSE(request.stopping().has_min_tokens());

@@ -2,15 +2,24 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/field_error.h"
+#include "server/cli/request_flags.h"
 #include "server/edge/grpc_status.h"
 
 namespace baton {
 namespace {
 
-std::string Advice(grpc::StatusCode code, const std::string& endpoint) {
-  switch (code) {
+// The flag of the field that the error names, or the request.
+std::string WhatToCorrect(const absl::Status& status) {
+  const auto field = ErrorField(status);
+  return field ? FlagOfField(*field).value_or("the request") : "the request";
+}
+
+std::string Advice(const grpc::Status& status, const std::string& endpoint) {
+  switch (status.error_code()) {
     case grpc::StatusCode::INVALID_ARGUMENT:
-      return "correct the request and try again";
+      return "correct " + WhatToCorrect(FromGrpcStatus(status)) +
+             " and try again";
     case grpc::StatusCode::FAILED_PRECONDITION:
       return "this model or server cannot do that; ask for something else";
     case grpc::StatusCode::ALREADY_EXISTS:
@@ -46,7 +55,7 @@ std::string ExplainRpcError(const grpc::Status& status,
   const absl::Status known = FromGrpcStatus(status);
   return absl::StatusCodeToString(known.code()) + ": " +
          status.error_message() + Details(known) + "; " +
-         Advice(status.error_code(), endpoint);
+         Advice(status, endpoint);
 }
 
 }  // namespace baton

@@ -9,7 +9,7 @@
 namespace baton {
 
 // "INVALID_ARGUMENT: sampling.top_p: must be in (0, 1] (INVALID_FIELD); correct
-// the request and try again". Reads ErrorInfo and RetryInfo from the
+// --top_p and try again". Reads ErrorInfo and RetryInfo from the
 // status' details. REQUIRES: !status.ok().
 std::string ExplainRpcError(const grpc::Status& status,
                             const std::string& endpoint);

@@ -30,7 +30,7 @@ TEST(RpcErrorTest, NamesTheFieldAndTheReasonOfABadRequest) {
                       "host:1");
   EXPECT_THAT(text,
               HasSubstr("INVALID_ARGUMENT: sampling.top_p: must be in (0, 1] "
-                        "(FIELD_OUT_OF_RANGE); "));
+                        "(FIELD_OUT_OF_RANGE); correct --top_p and try again"));
 }
 
 TEST(RpcErrorTest, SaysWhenToComeBack) {

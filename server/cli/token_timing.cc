@@ -1,28 +1,34 @@
 #include "server/cli/token_timing.h"
 
-#include <optional>
+#include <algorithm>
+#include <map>
 
 namespace baton {
 
 TokenTiming MeasureTokens(absl::Time sent, absl::Time ended,
                           const std::vector<TokenArrival>& arrivals) {
+  struct Sample {
+    absl::Time last;
+    size_t num_tokens = 0;
+  };
   TokenTiming timing;
   timing.e2e = ended - sent;
-  std::optional<absl::Time> previous;
+  std::map<uint32_t, Sample> samples;
+  size_t longest = 0;
   for (const TokenArrival& arrival : arrivals) {
+    Sample& sample = samples[arrival.sample_index];
     for (size_t i = 0; i < arrival.num_tokens; ++i) {
-      if (previous.has_value()) {
-        timing.itl.push_back(arrival.time - *previous);
-      } else {
-        timing.ttft = arrival.time - sent;
+      if (timing.num_tokens++ == 0) timing.ttft = arrival.time - sent;
+      if (sample.num_tokens++ > 0) {
+        timing.itl.push_back(arrival.time - sample.last);
       }
-      previous = arrival.time;
+      sample.last = arrival.time;
     }
-    timing.num_tokens += arrival.num_tokens;
+    longest = std::max(longest, sample.num_tokens);
   }
-  if (timing.num_tokens > 1) {
-    timing.tpot = (timing.e2e - timing.ttft) /
-                  static_cast<int64_t>(timing.num_tokens - 1);
+  if (longest > 1) {
+    timing.tpot =
+        (timing.e2e - timing.ttft) / static_cast<int64_t>(longest - 1);
   }
   return timing;
 }

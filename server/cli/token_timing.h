@@ -3,6 +3,7 @@
 #define BATON_SERVER_CLI_TOKEN_TIMING_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -13,18 +14,19 @@ namespace baton {
 struct TokenArrival {
   absl::Time time;
   size_t num_tokens = 0;
+  uint32_t sample_index = 0;
 };
 
-// TTFT  first token minus send
-// ITL   the gaps between successive token arrivals; tokens that came in one
-//       message have gaps of 0 between them
-// TPOT  (E2E - TTFT) / (output tokens - 1)
+// TTFT  first token, of any sample, minus send
+// ITL   the gaps between successive token arrivals of a sample; tokens that
+//       came in one message have gaps of 0 between them
+// TPOT  (E2E - TTFT) / (output tokens of the longest sample - 1)
 // E2E   the last message minus send
 struct TokenTiming {
   size_t prompt_tokens = 0;  // Known to the sender alone.
-  size_t num_tokens = 0;
+  size_t num_tokens = 0;     // Of all samples.
   absl::Duration ttft = absl::ZeroDuration();
-  // 0 with fewer than two tokens.
+  // 0 where no sample has two tokens.
   absl::Duration tpot = absl::ZeroDuration();
   absl::Duration e2e = absl::ZeroDuration();
   std::vector<absl::Duration> itl = {};

@@ -24,6 +24,17 @@ TEST(TokenTimingTest, GapsAreBetweenSuccessiveTokensAndZeroWithinAMessage) {
               ElementsAre(absl::Milliseconds(30), absl::ZeroDuration()));
 }
 
+TEST(TokenTimingTest, GapsOfSamplesThatTakeTurnsAreEachOnesOwn) {
+  const TokenTiming timing = MeasureTokens(
+      At(0), At(60),
+      {{At(20), 1, 1}, {At(25), 1, 0}, {At(40), 1, 1}, {At(60), 1, 1}});
+  EXPECT_EQ(timing.num_tokens, 4u);
+  EXPECT_EQ(timing.ttft, absl::Milliseconds(20)) << "of any";
+  EXPECT_EQ(timing.tpot, absl::Milliseconds(20)) << "of the longest";
+  EXPECT_THAT(timing.itl,
+              ElementsAre(absl::Milliseconds(20), absl::Milliseconds(20)));
+}
+
 TEST(TokenTimingTest, OneTokenHasNoTimePerOutputToken) {
   const TokenTiming timing = MeasureTokens(At(0), At(9), {{At(5), 1}});
   EXPECT_EQ(timing.ttft, absl::Milliseconds(5));

@@ -228,7 +228,9 @@ absl::Status Flags::Assign() {
       key = EnvironmentName(flag->spec.name);
       text = *flag->environment;
     } else if (flag->spec.required) {
-      return absl::InvalidArgumentError(key + ": required");
+      const bool is_flag = flag->arity != FlagArity::kPositional;
+      return absl::InvalidArgumentError(
+          key + ": required" + (is_flag ? "" : ". " + flag->spec.help));
     } else {
       continue;
     }
@@ -344,6 +346,10 @@ std::string Flags::Help() const {
     absl::StrAppend(
         &out, "\n  ", name, "\n",
         Wrapped(flags->description_.substr(0, flags->description_.find('\n'))));
+  }
+  if (!commands_.empty()) {
+    absl::StrAppend(&out, "\n", program_,
+                    " COMMAND --help lists the flags of a command.\n");
   }
   std::string group;
   for (const auto& flag : flags_) {

@@ -21,20 +21,23 @@ def bad_field(error):
 
 
 class Answer:
-    """A stream read to its end, after checking its order."""
+    """One sample of a stream read to its end, after checking its order."""
 
-    def __init__(self, test, stream):
+    def __init__(self, test, stream=()):
         self.ids, self.logprobs, self.top, self.text, self.finished = [], [], [], "", None
         self.prompt_ids, self.prompt_logprobs, self.prompt_from, self.chunk_sizes = [], [], None, []
         for response in stream:
-            test.assertIsNone(self.finished, "a message after the last")
-            event = response.WhichOneof("event")
-            if event == "finished":
-                self.finished = response.finished
-            elif event == "prompt_logprobs":
-                self.add_prompt(test, response.prompt_logprobs)
-            else:
-                self.add_chunk(test, response.chunk)
+            self.add(test, response)
+
+    def add(self, test, response):
+        test.assertIsNone(self.finished, "a message after the last")
+        event = response.WhichOneof("event")
+        if event == "finished":
+            self.finished = response.finished
+        elif event == "prompt_logprobs":
+            self.add_prompt(test, response.prompt_logprobs)
+        else:
+            self.add_chunk(test, response.chunk)
 
     def add_prompt(self, test, prompt):
         test.assertEqual(self.ids, [], "the prompt behind the answer")
@@ -56,9 +59,11 @@ class Answer:
 
 
 class ClusterTest(unittest.TestCase):
+    FLAGS = []
+
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster("--worker_flags=--kv_cache_bytes=64MiB")
+        cls.cluster = Cluster("--worker_flags=--kv_cache_bytes=64MiB", *cls.FLAGS)
         cls.channel = grpc.insecure_channel(cls.cluster.router)
         cls.stub = pb_grpc.InferenceServiceStub(cls.channel)
 
@@ -240,6 +245,7 @@ class SamplingTest(ClusterTest):
         for field, spoil in (
                 ("sampling.repetition_penalty", lambda r: setattr(r.sampling, "repetition_penalty", 0)),
                 ("sampling.presence_penalty", lambda r: setattr(r.sampling, "presence_penalty", 2.5)),
+                ("sampling.n", lambda r: setattr(r.sampling, "n", 129)),
                 ("sampling.frequency_penalty", lambda r: setattr(r.sampling, "frequency_penalty", float("nan"))),
                 ("sampling.logit_bias", lambda r: bias(r, 5, 5)),
                 ("sampling.logit_bias", lambda r: bias(r, *range(1025))),
@@ -254,6 +260,90 @@ class SamplingTest(ClusterTest):
                 self.answer(request)
             self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
             self.assertEqual(bad_field(caught.exception), field)
+
+
+class SamplesTest(ClusterTest):
+    """Three samples of a prompt, through a prefill and a decode server."""
+
+    def answers(self, request):
+        answers = [Answer(self) for _ in range(request.sampling.n)]
+        for response in self.stub.Generate(request, timeout=DEADLINE):
+            index = getattr(response, response.WhichOneof("event")).sample_index
+            answers[index].add(self, response)
+        for index, answer in enumerate(answers):
+            self.assertIsNotNone(answer.finished, index)
+            self.assertEqual(answer.finished.usage.completion_tokens, len(answer.ids))
+        return answers
+
+    @staticmethod
+    def request(max_tokens=32):
+        request = greedy(text_prompt("Once"), max_tokens)
+        request.sampling.temperature = 1
+        request.sampling.seed = 7
+        request.sampling.n = 3
+        return request
+
+    def test_each_draws_its_own_and_the_first_is_what_it_is_alone(self):
+        request = self.request()
+        answers = self.answers(request)
+        self.assertEqual(len({tuple(a.ids) for a in answers}), 3)
+        for answer in answers:
+            self.assertEqual(len(answer.ids), 32)
+            self.assertEqual(answer.finished.finish_reason, pb.FINISH_REASON_LENGTH)
+            self.assertEqual(answer.finished.seed, 7)
+            self.assertEqual(answer.finished.fingerprint, answers[0].finished.fingerprint)
+            self.assertEqual(answer.finished.usage.prompt_tokens, answers[0].finished.usage.prompt_tokens)
+        self.assertEqual([a.ids for a in self.answers(request)], [a.ids for a in answers])
+        request.sampling.n = 1
+        self.assertEqual(self.answer(request).ids, answers[0].ids)
+
+    def test_greedy_samples_are_all_the_golden_tokens(self):
+        case = golden("once")
+        want = case["fp32"]["tokens"]
+        request = greedy(ids_prompt(case["ids"]), len(want))
+        request.sampling.n = 3
+        for answer in self.answers(request):
+            self.assertEqual(answer.ids, want)
+
+    def test_a_stop_string_ends_its_sample_alone(self):
+        request = self.request(400)
+        whole = self.answers(request)
+        # What the second alone says, early.
+        stop = next(word for word in (whole[1].text[i:i + 6] for i in range(20, len(whole[1].text)))
+                    if all(word not in whole[i].text for i in (0, 2)))
+        request.stopping.stop_strings.append(stop)
+        answers = self.answers(request)
+        self.assertEqual(answers[1].text, whole[1].text[:whole[1].text.index(stop)])
+        self.assertEqual(answers[1].finished.stop_string, stop)
+        for index in (0, 2):
+            self.assertEqual(answers[index].ids, whole[index].ids)
+            self.assertEqual(answers[index].finished.finish_reason, pb.FINISH_REASON_LENGTH)
+        await_condition(self.cluster.is_idle, "free blocks")
+
+    def test_the_prompt_is_told_once_before_all(self):
+        request = self.request(8)
+        request.logprobs.prompt_from = 1
+        prompt, chunks = [], 0
+        for response in self.stub.Generate(request, timeout=DEADLINE):
+            event = response.WhichOneof("event")
+            if event == "prompt_logprobs":
+                self.assertEqual(chunks, 0)
+                prompt += response.prompt_logprobs.token_ids
+            elif event == "chunk":
+                chunks += 1
+        request.sampling.n = 1
+        self.assertEqual(prompt, self.answer(request).prompt_ids)
+
+    def test_cancelling_frees_every_block(self):
+        call = self.stub.Generate(self.request(3000), timeout=DEADLINE)
+        for _ in range(6):
+            next(call)
+        call.cancel()
+        await_condition(self.cluster.is_idle, "free blocks")
+
+
+class UnifiedSamplesTest(SamplesTest):
+    FLAGS = ["--unified"]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,75 @@
+// Where experts should be, by the loads of a window of steps (expert-parallel
+// load balancing).
+//
+// Objective, of each layer by itself: sum over steps of the fullest rank's
+// load, an expert's load dividing evenly over its replicas. Its ratio is that
+// over the sum of the ranks' mean loads; 1 is perfect.
+//
+// A layer is planned on few groups of consecutive steps, kNumGroups at most.
+// How an expert's load differs from group to group is partly chance: drawing
+// tokens makes the variance of a count its mean. The index of dispersion, the
+// variance found over that, says how much; what chance explains is taken out of
+// the differences (as a James-Stein estimate does), and where nothing remains,
+// one group stands for all. So the plan does not learn noise, and costs what
+// the loads' real movement asks for.
+//
+// Owned by who plans: single-threaded, no clock. Deterministic, but for where
+// `time_left` cuts.
+#ifndef BATON_ENGINE_EPLB_PLANNER_H_
+#define BATON_ENGINE_EPLB_PLANNER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "engine/expert_load_window.h"
+#include "engine/expert_placement.h"
+
+namespace baton {
+
+struct EplbOptions {
+  // A layer whose ratio is at most this stays as it is.
+  double balanced_ratio = 1.005;
+  // A search ends at this ratio.
+  double target_ratio = 1.0005;
+  // Packing anew moves nearly every slot: it is done only where it lowers the
+  // ratio by more than this against mending the present placement.
+  double repack_gain = 0.002;
+  // Improvements tried by one search, a layer.
+  uint32_t max_improvements = 400;
+};
+
+// One layer's plan.
+struct EplbLayerPlan {
+  std::vector<uint32_t> experts;  // By slot.
+  double present_ratio = 1;       // On the groups that it was planned on.
+  double planned_ratio = 1;
+  uint32_t num_groups = 1;
+  uint32_t moved_slots = 0;  // 0: the layer stays as it is.
+};
+
+class EplbPlanner final {
+ public:
+  static constexpr uint32_t kNumGroups = 16;
+
+  explicit EplbPlanner(const EplbOptions& options) : options_(options) {}
+
+  // `time_left` is asked before each improvement; what was found by then is the
+  // plan, which is never worse than the present placement. A layer without
+  // load stays. REQUIRES: as many experts in `loads` as in the layout.
+  EplbLayerPlan PlanLayer(const ExpertLoads& loads,
+                          const ExpertPlacement& present, uint32_t layer,
+                          absl::FunctionRef<bool()> time_left) const;
+
+ private:
+  const EplbOptions options_;
+};
+
+// The objective over its ideal, on each row of `loads` as it is.
+// REQUIRES: `experts` may be a layer's of `layout`.
+double PlacementRatio(const ExpertLayout& layout, const ExpertLoads& loads,
+                      const std::vector<uint32_t>& experts);
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_EPLB_PLANNER_H_

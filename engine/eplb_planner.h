@@ -19,9 +19,9 @@
 #define BATON_ENGINE_EPLB_PLANNER_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "engine/expert_load_window.h"
 #include "engine/expert_placement.h"
 
@@ -59,7 +59,7 @@ class EplbPlanner final {
   // load stays. REQUIRES: as many experts in `loads` as in the layout.
   EplbLayerPlan PlanLayer(const ExpertLoads& loads,
                           const ExpertPlacement& present, uint32_t layer,
-                          absl::FunctionRef<bool()> time_left) const;
+                          const std::function<bool()>& time_left) const;
 
  private:
   const EplbOptions options_;

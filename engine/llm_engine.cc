@@ -116,11 +116,17 @@ EngineLoad LLMEngine::load() const {
 
 bool LLMEngine::Advance() {
   const absl::Time turn_start = environment_.clock->Now();
+  const bool collected = Collect();
+  const bool launched = LaunchNextStep(turn_start);
+  if (launched) UpdateLoad();
+  return collected || launched;
+}
+
+bool LLMEngine::Collect() {
   bool busy = DrainInbox();
   busy |= CommitDoneSteps();
-  busy |= EndLateSequences(turn_start);
+  busy |= EndLateSequences(environment_.clock->Now());
   busy |= AdmitSequences();
-  busy |= LaunchNextStep(turn_start);
   if (!busy) return false;
   deferred_sequences_.Collect(newest_done_,
                               [](const std::unique_ptr<SequenceMetadata>&) {});
@@ -258,12 +264,31 @@ bool LLMEngine::LaunchNextStep(absl::Time turn_start) {
     if (worker_.num_in_flight() == 0) device_busy_until_.reset();
     return false;
   }
-  newest_launched_ = next;
-  kv_.StepLaunched(next);
+  Launch(step, turn_start);
+  return true;
+}
+
+bool LLMEngine::PlanStep(const StepBounds& bounds) {
+  plan_start_ = environment_.clock->Now();
+  WorkerStepState* step = worker_.NextStep();
+  CHECK(step != nullptr) << "too many steps in flight";
+  StepId next = newest_launched_;
+  scheduler_.PlanWithin(bounds, ++next, &step->plan);
+  return !step->plan.empty();
+}
+
+void LLMEngine::LaunchStep() {
+  WorkerStepState* step = worker_.NextStep();
+  scheduler_.MarkInFlight(&step->plan);
+  Launch(step, plan_start_);
+}
+
+void LLMEngine::Launch(WorkerStepState* step, absl::Time turn_start) {
+  newest_launched_ = step->plan.step;
+  kv_.StepLaunched(newest_launched_);
   worker_.LaunchForward(step);
   worker_.LaunchSample(step);
   step->schedule_time = environment_.clock->Now() - turn_start;
-  return true;
 }
 
 void LLMEngine::End(SequenceMetadata* sequence, absl::Status status) {

@@ -84,9 +84,21 @@ class LLMEngine {
   const RequestLimits& limits() const { return limits_; }
   EngineLoad load() const;
 
-  // One turn of the loop, without blocking: drain the inbox, commit what is
-  // done, plan and launch the next step. True if anything happened.
+  // One turn of the loop, without blocking: Collect, then plan and launch the
+  // next step. True if anything happened.
   bool Advance();
+
+  // The same for a rank of a group, whose steps the group decides together.
+  // Drains the inbox, commits what is done, admits. True if anything happened.
+  bool Collect();
+  StepWish Wish() const { return scheduler_.Wish(); }
+  // A step more may be in flight.
+  bool HasRoomForStep() { return worker_.NextStep() != nullptr; }
+  // Plans the next step; false if this rank has nothing to do in it. Launch
+  // follows, rows or none, or another PlanStep in its place.
+  // REQUIRES: HasRoomForStep().
+  bool PlanStep(const StepBounds& bounds);
+  void LaunchStep();
   // No request, nothing in the stream, no block out.
   bool idle() const;
   // Blocks until there may be something to do, or `timeout`. Only useful when
@@ -118,6 +130,7 @@ class LLMEngine {
   bool EndLateSequences(absl::Time now);
   bool AdmitSequences();
   bool LaunchNextStep(absl::Time turn_start);
+  void Launch(WorkerStepState* step, absl::Time turn_start);
   void UpdateLoad();
   // REQUIRES: steps are in flight.
   absl::Duration TimeToStepEnd() const;
@@ -193,6 +206,7 @@ class LLMEngine {
   DeferredRelease<std::unique_ptr<SequenceMetadata>> deferred_sequences_;
   StepId newest_launched_;
   StepId newest_done_;
+  absl::Time plan_start_;  // Of PlanStep.
   uint32_t num_exporting_ = 0;
   // The end on the device of the newest committed step, while work followed it
   // without a gap of ours.

@@ -189,16 +189,67 @@ void Scheduler::AdmitOne(SequenceMetadata* sequence,
 }
 
 void Scheduler::Schedule(StepId step, SchedulerOutput* plan) {
+  StepType type = PrefillIsDue() ? StepType::kPrefill : StepType::kDecode;
+  PlanWithin(WidestBounds(type), step, plan);
+  if (plan->empty()) {
+    type = type == StepType::kPrefill ? StepType::kDecode : StepType::kPrefill;
+    PlanWithin(WidestBounds(type), step, plan);
+  }
+  if (!plan->empty()) MarkInFlight(plan);
+}
+
+StepBounds Scheduler::WidestBounds(StepType type) const {
+  return {.type = type,
+          .max_rows = type == StepType::kPrefill ? options_.max_batched_tokens
+                                                 : options_.max_logits_rows(),
+          .max_drafts = options_.num_draft_tokens};
+}
+
+StepWish Scheduler::Wish() const {
+  StepWish wish;
+  uint32_t draws = 0;
+  for (const SequenceMetadata* sequence : running_) {
+    if (HasRowsToPrefill(sequence)) {
+      wish.prefill_tokens +=
+          std::min(HostRows(*sequence), options_.max_chunk_tokens);
+      wish.prefill_since = std::min(wish.prefill_since, sequence->submit_time);
+      draws += sequence->exports() ? 0 : 1;
+    }
+    if (!CanDecode(sequence)) continue;
+    wish.decode_rows += 1 + sequence->num_drafts;
+    ++draws;
+  }
+  wish.prefill_tokens =
+      std::min(wish.prefill_tokens, options_.max_batched_tokens);
+  wish.num_drafts = draws > 0 ? options_.num_draft_tokens : 0;
+  return wish;
+}
+
+void Scheduler::PlanWithin(const StepBounds& bounds, StepId step,
+                           SchedulerOutput* plan) {
   plan->step = step;
+  plan->type = bounds.type;
   plan->rows.clear();
   plan->num_rows = 0;
+  if (bounds.type == StepType::kPrefill) {
+    PlanPrefill(bounds, plan);
+  } else {
+    PlanDecode(bounds, plan);
+  }
+}
 
-  const bool decode_first = !PrefillIsDue();
-  if (decode_first) PlanDecode(plan);
-  if (plan->empty()) PlanPrefill(plan);
-  if (plan->empty() && !decode_first) PlanDecode(plan);
-
-  if (plan->empty()) return;
+void Scheduler::MarkInFlight(SchedulerOutput* plan) {
+  for (const ScheduledRows& rows : plan->rows) {
+    SequenceMetadata* sequence = rows.sequence;
+    if (sequence->kv.state() == KvRangeState::kReserved) {
+      kv_->Transition(&sequence->kv, KvRangeState::kFilling);
+    }
+    sequence->inflight_rows += rows.num_rows;
+    if (!rows.draws) continue;
+    const uint32_t max_tokens =
+        rows.source == RowSource::kDevice ? rows.num_rows : 1;
+    CountDraw(sequence, max_tokens, rows.num_drafts);
+  }
   plan->preemptions = std::exchange(preemptions_, 0);
   decode_steps_since_prefill_ =
       plan->type == StepType::kPrefill ? 0 : decode_steps_since_prefill_ + 1;
@@ -208,23 +259,19 @@ bool Scheduler::PrefillIsDue() const {
   return decode_steps_since_prefill_ >= options_.decode_steps_per_prefill;
 }
 
-void Scheduler::PlanPrefill(SchedulerOutput* plan) {
-  plan->type = StepType::kPrefill;
+void Scheduler::PlanPrefill(const StepBounds& bounds, SchedulerOutput* plan) {
   uint32_t logits_room = options_.max_logits_rows();
   for (SequenceMetadata* sequence : running_) {
     if (!HasRowsToPrefill(sequence)) continue;
-    const uint32_t room = options_.max_batched_tokens - plan->num_rows;
+    const uint32_t room = bounds.max_rows - plan->num_rows;
     if (room == 0) break;
     const uint32_t num_rows =
         std::min({HostRows(*sequence), options_.max_chunk_tokens, room,
                   RowsWithLogits(*sequence, logits_room)});
     if (num_rows == 0) continue;
-    if (sequence->kv.state() == KvRangeState::kReserved) {
-      kv_->Transition(&sequence->kv, KvRangeState::kFilling);
-    }
     DecodeWish wish = {.sequence = sequence};
     if (num_rows == HostRows(*sequence) && !sequence->exports()) {
-      wish.num_drafts = options_.num_draft_tokens;
+      wish.num_drafts = bounds.max_drafts;
       // A prompt goes without drafts rather than wait for their blocks.
       if (!Reserve(wish)) wish.num_drafts = 0;
     }
@@ -233,16 +280,16 @@ void Scheduler::PlanPrefill(SchedulerOutput* plan) {
   }
 }
 
-void Scheduler::PlanDecode(SchedulerOutput* plan) {
-  plan->type = StepType::kDecode;
+void Scheduler::PlanDecode(const StepBounds& bounds, SchedulerOutput* plan) {
   wishes_.clear();
   for (SequenceMetadata* sequence : running_) {
     if (CanDecode(sequence)) wishes_.push_back({.sequence = sequence});
   }
-  if (drafts()) ChooseDraftsToVerify();
+  if (drafts()) ChooseDraftsToVerify(bounds.max_drafts);
   for (DecodeWish& wish : wishes_) {
     // Preempted for an older one of this step.
     if (wish.sequence->phase() == SequencePhase::kWaiting) continue;
+    if (plan->num_rows + 1 + wish.verify > bounds.max_rows) continue;
     if (!Grow(&wish)) continue;
     if (wish.sequence->on_device) {
       PlanDeviceRows(wish, plan);
@@ -254,7 +301,7 @@ void Scheduler::PlanDecode(SchedulerOutput* plan) {
 
 // By what is known now: the drafts themselves may still be in flight, then the
 // chances of those before them stand for theirs.
-void Scheduler::ChooseDraftsToVerify() {
+void Scheduler::ChooseDraftsToVerify(uint32_t max_drafts) {
   rates_.clear();
   for (const DecodeWish& wish : wishes_) {
     DraftRates rates = wish.sequence->draft_rates;
@@ -271,10 +318,10 @@ void Scheduler::ChooseDraftsToVerify() {
   const uint32_t more = ++drafting_steps_ % kStepsPerLongerChain == 0 ? 1 : 0;
   for (size_t i = 0; i < wishes_.size(); ++i) {
     wishes_[i].verify = verify_[i];
-    wishes_[i].num_drafts = options_.num_draft_tokens;
+    wishes_[i].num_drafts = max_drafts;
     if (!adaptive) continue;
-    wishes_[i].num_drafts = std::min(options_.num_draft_tokens,
-                                     std::max(verify_[i], 1u) + more);
+    wishes_[i].num_drafts =
+        std::min(max_drafts, std::max(verify_[i], 1u) + more);
   }
 }
 
@@ -298,8 +345,6 @@ void Scheduler::PlanHostRows(const DecodeWish& wish, uint32_t num_rows,
        .first_scored = score_begin,
        .num_scored = std::max(score_begin, score_end) - score_begin});
   plan->num_rows += num_rows;
-  sequence->inflight_rows += num_rows;
-  if (draws) CountDraw(sequence, 1, wish.num_drafts);
 }
 
 // Rows of the newest token and its drafts, whatever they will be.
@@ -313,8 +358,6 @@ void Scheduler::PlanDeviceRows(const DecodeWish& wish, SchedulerOutput* plan) {
                         .draws = true,
                         .num_drafts = wish.num_drafts});
   plan->num_rows += num_rows;
-  sequence->inflight_rows += num_rows;
-  CountDraw(sequence, num_rows, wish.num_drafts);
 }
 
 // False: not in this step. The sequence keeps what it has.

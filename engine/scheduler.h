@@ -6,13 +6,31 @@
 #include <span>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "engine/engine_options.h"
+#include "engine/ids.h"
 #include "engine/kv_cache_manager.h"
 #include "engine/scheduler_output.h"
 #include "engine/sequence.h"
 #include "engine/verification_planner.h"
 
 namespace baton {
+
+// What a rank could do in the next step, at most.
+struct StepWish {
+  uint32_t prefill_tokens = 0;  // Their blocks are reserved.
+  // When the oldest of their requests came.
+  absl::Time prefill_since = absl::InfiniteFuture();
+  uint32_t decode_rows = 0;
+  uint32_t num_drafts = 0;  // Of one sequence.
+};
+
+// What its group lets a rank do in it.
+struct StepBounds {
+  StepType type = StepType::kDecode;
+  uint32_t max_rows = 0;
+  uint32_t max_drafts = 0;  // Of one sequence.
+};
 
 // Pure: no clock, no I/O; the same calls give the same plans. Owned by the
 // engine. Continuous batching, first come first served:
@@ -41,9 +59,16 @@ class Scheduler {
   // are kPrefilling or kImportingKv. Valid to the next call.
   std::span<SequenceMetadata* const> Admit();
 
-  // Plans the next step into *plan, which is empty if there is nothing to do.
-  // Marks its rows as in flight. May preempt.
+  // Plans the next step into *plan, which is empty if there is nothing to do,
+  // and marks its rows as in flight. May preempt.
   void Schedule(StepId step, SchedulerOutput* plan);
+
+  // The same in a group, which decides together what the next step is: a wish,
+  // a plan within bounds, and, unless the plan is forgotten, its rows marked. A
+  // prefill plan that is forgotten has changed nothing.
+  StepWish Wish() const;
+  void PlanWithin(const StepBounds& bounds, StepId step, SchedulerOutput* plan);
+  void MarkInFlight(SchedulerOutput* plan);
 
   // Back to the queue, to be recomputed; blocks given up.
   // REQUIRES: CanPreempt.
@@ -86,12 +111,13 @@ class Scheduler {
   uint32_t RowsToAdmit(const SequenceMetadata& sequence) const;
   bool HasRoom(uint32_t blocks, const Held& held) const;
   void AdmitOne(SequenceMetadata* sequence, const PromptHolder& holder);
-  void PlanPrefill(SchedulerOutput* plan);
-  void PlanDecode(SchedulerOutput* plan);
-  void ChooseDraftsToVerify();
-  void PlanHostRows(const DecodeWish& wish, uint32_t num_rows,
-                    SchedulerOutput* plan);
-  void PlanDeviceRows(const DecodeWish& wish, SchedulerOutput* plan);
+  StepBounds WidestBounds(StepType type) const;
+  void PlanPrefill(const StepBounds& bounds, SchedulerOutput* plan);
+  void PlanDecode(const StepBounds& bounds, SchedulerOutput* plan);
+  void ChooseDraftsToVerify(uint32_t max_drafts);
+  static void PlanHostRows(const DecodeWish& wish, uint32_t num_rows,
+                           SchedulerOutput* plan);
+  static void PlanDeviceRows(const DecodeWish& wish, SchedulerOutput* plan);
   bool Grow(DecodeWish* wish);
   bool Reserve(const DecodeWish& wish);
   void LeaveDevice(SequenceMetadata* sequence);

@@ -259,6 +259,20 @@ TEST_F(CommandsTest, TheGivenCommandReadsItsFlagsAndArguments) {
   EXPECT_EQ(max_tokens_, 8u);
 }
 
+TEST_F(CommandsTest, HelpSaysWhereTheFlagsOfACommandAre) {
+  EXPECT_THAT(Parse({"--help"}).text, HasSubstr("baton COMMAND --help"));
+  EXPECT_THAT(Parse({"bench", "--help"}).text, Not(HasSubstr("COMMAND")));
+}
+
+TEST_F(CommandsTest, AMissingArgumentIsExplained) {
+  std::string action;
+  Flags flags("baton", "");
+  flags.AddPositional(&action,
+                      {.name = "action", .help = "Say up.", .required = true});
+  EXPECT_THAT(flags.Parse({}, nullptr, {}).text,
+              HasSubstr("action: required. Say up."));
+}
+
 TEST_F(CommandsTest, TheEnvironmentServesEveryCommandThatHasTheFlag) {
   const FlagsOutcome outcome =
       Parse({"bench"}, {"BATON_SERVER=h:1", "BATON_MAX_TOKENS=7"});

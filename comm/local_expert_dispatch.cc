@@ -7,54 +7,40 @@
 
 namespace baton {
 
-LocalExpertDispatch::LocalExpertDispatch(const Options& options)
-    : options_(options) {
-  const size_t max_rows =
-      static_cast<size_t>(options.max_tokens) * options.top_k;
-  offsets_.resize(options.num_experts + 1);
-  next_row_.resize(options.num_experts);
-  row_of_choice_.resize(max_rows);
-  inputs_.resize(max_rows * options.hidden_size);
-  outputs_.resize(max_rows * options.hidden_size);
+LocalExpertDispatch::LocalExpertDispatch(const ExpertShape& shape)
+    : shape_(shape), chooser_(shape, shape.num_experts) {
+  const auto rows = static_cast<size_t>(max_rows());
+  offsets_.resize(static_cast<size_t>(shape.num_experts) + 1);
+  choices_.resize(rows);
+  inputs_.resize(rows * shape.hidden_size);
+  outputs_.resize(rows * shape.hidden_size);
 }
 
 ExpertRows LocalExpertDispatch::Dispatch(MatrixView<const float> x,
-                                         MatrixView<const int32_t> experts) {
-  CHECK_LE(x.rows, options_.max_tokens);
+                                         MatrixView<const int32_t> experts,
+                                         const ExpertSlots& slots) {
+  CHECK_LE(x.rows, shape_.max_tokens);
   CHECK_EQ(x.rows, experts.rows);
-  CHECK_EQ(x.cols, options_.hidden_size);
-  CHECK_EQ(experts.cols, options_.top_k);
-  num_rows_ = x.rows * options_.top_k;
-  std::ranges::fill(offsets_, 0);
-  for (int t = 0; t < x.rows; ++t) {
-    for (int k = 0; k < options_.top_k; ++k) {
-      ++offsets_[experts.row(t)[k] + 1];
-    }
-  }
-  for (int e = 0; e < options_.num_experts; ++e) {
-    next_row_[e] = offsets_[e];
-    offsets_[e + 1] += offsets_[e];
-  }
+  CHECK_EQ(x.cols, shape_.hidden_size);
+  CHECK_EQ(experts.cols, shape_.top_k);
+  num_rows_ = x.rows * shape_.top_k;
+  chooser_.Choose(experts, slots, /*rank=*/0, {offsets_, choices_});
   const MatrixView<float> inputs =
-      Dense(inputs_.data(), num_rows_, options_.hidden_size);
-  for (int t = 0; t < x.rows; ++t) {
-    for (int k = 0; k < options_.top_k; ++k) {
-      const int32_t row = next_row_[experts.row(t)[k]]++;
-      row_of_choice_[t * options_.top_k + k] = row;
-      std::copy_n(x.row(t), x.cols, inputs.row(row));
-    }
+      Dense(inputs_.data(), num_rows_, shape_.hidden_size);
+  for (int i = 0; i < num_rows_; ++i) {
+    std::copy_n(x.row(choices_[i] / shape_.top_k), x.cols, inputs.row(i));
   }
-  return {offsets_, inputs,
-          Dense(outputs_.data(), num_rows_, options_.hidden_size)};
+  return {offsets_, slots.experts, inputs,
+          Dense(outputs_.data(), num_rows_, shape_.hidden_size)};
 }
 
 void LocalExpertDispatch::Combine(MatrixView<float> routed) {
   CHECK_EQ(routed.rows, num_rows_);
-  CHECK_EQ(routed.cols, options_.hidden_size);
+  CHECK_EQ(routed.cols, shape_.hidden_size);
   const MatrixView<const float> outputs =
-      Dense<const float>(outputs_.data(), num_rows_, options_.hidden_size);
+      Dense<const float>(outputs_.data(), num_rows_, shape_.hidden_size);
   for (int i = 0; i < num_rows_; ++i) {
-    std::copy_n(outputs.row(row_of_choice_[i]), routed.cols, routed.row(i));
+    std::copy_n(outputs.row(i), routed.cols, routed.row(choices_[i]));
   }
 }
 

@@ -5,34 +5,34 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "comm/expert_dispatch.h"
+#include "comm/slot_choices.h"
 
 namespace baton {
 
-// Groups rows by expert with a counting sort: an expert's rows are in the order
-// of their tokens. Allocates at construction alone.
+// As many slots as experts. Allocates at construction alone, never fails.
 class LocalExpertDispatch final : public ExpertDispatch {
  public:
-  struct Options {
-    int num_experts = 0;
-    int top_k = 0;
-    int hidden_size = 0;
-    int max_tokens = 0;
-  };
-  explicit LocalExpertDispatch(const Options& options);
+  explicit LocalExpertDispatch(const ExpertShape& shape);
 
+  int rank() const override { return 0; }
+  int num_ranks() const override { return 1; }
+  int slots_per_rank() const override { return shape_.num_experts; }
+  int max_rows() const override { return shape_.max_tokens * shape_.top_k; }
   ExpertRows Dispatch(MatrixView<const float> x,
-                      MatrixView<const int32_t> experts) override;
+                      MatrixView<const int32_t> experts,
+                      const ExpertSlots& slots) override;
   void Combine(MatrixView<float> routed) override;
+  absl::Status status() const override { return absl::OkStatus(); }
 
  private:
-  const Options options_;
+  const ExpertShape shape_;
+  SlotChooser chooser_;
 
   int num_rows_ = 0;              // tokens * top_k of the layer in exchange.
   std::vector<int32_t> offsets_;  // [experts + 1]
-  // Row t * top_k + k of `routed` is row row_of_choice_[t * top_k + k] here.
-  std::vector<int32_t> row_of_choice_;
-  std::vector<int32_t> next_row_;  // [experts]
+  std::vector<int32_t> choices_;  // Row i here is row choices_[i] of `routed`.
   std::vector<float> inputs_;
   std::vector<float> outputs_;
 };

@@ -6,16 +6,19 @@
 #include <set>
 #include <vector>
 
+#include "comm/slot_table.h"
+
 namespace baton {
 namespace {
 
 TEST(LocalExpertDispatchTest, GroupsRowsByExpertInTokenOrder) {
+  const SlotTable table = SlotTable::Identity(4);
   LocalExpertDispatch dispatch(
       {.num_experts = 4, .top_k = 2, .hidden_size = 1, .max_tokens = 3});
   const std::vector<float> x = {10, 20, 30};
   const std::vector<int32_t> experts = {3, 0, 0, 1, 3, 0};
-  const ExpertRows rows =
-      dispatch.Dispatch(Dense(x.data(), 3, 1), Dense(experts.data(), 3, 2));
+  const ExpertRows rows = dispatch.Dispatch(
+      Dense(x.data(), 3, 1), Dense(experts.data(), 3, 2), table.view());
   EXPECT_EQ(std::vector<int32_t>(rows.offsets.begin(), rows.offsets.end()),
             (std::vector<int32_t>{0, 3, 4, 4, 6}));
   ASSERT_EQ(rows.inputs.rows, 6);
@@ -24,10 +27,12 @@ TEST(LocalExpertDispatchTest, GroupsRowsByExpertInTokenOrder) {
 }
 
 TEST(LocalExpertDispatchTest, NoTokensAreNoRows) {
+  const SlotTable table = SlotTable::Identity(2);
   LocalExpertDispatch dispatch(
       {.num_experts = 2, .top_k = 1, .hidden_size = 3, .max_tokens = 1});
-  const ExpertRows rows = dispatch.Dispatch(
-      Dense<const float>(nullptr, 0, 3), Dense<const int32_t>(nullptr, 0, 1));
+  const ExpertRows rows =
+      dispatch.Dispatch(Dense<const float>(nullptr, 0, 3),
+                        Dense<const int32_t>(nullptr, 0, 1), table.view());
   EXPECT_EQ(rows.inputs.rows, 0);
   EXPECT_EQ(rows.offsets.back(), 0);
   dispatch.Combine(Dense<float>(nullptr, 0, 3));
@@ -53,6 +58,7 @@ TEST(LocalExpertDispatchTest, EachOutputComesBackToItsTokenAndChoice) {
                                 .hidden_size = kHidden,
                                 .max_tokens = 40});
   std::mt19937 random(1);
+  const SlotTable table = SlotTable::Identity(kExperts);
   for (const int tokens : {40, 1, 17, 40}) {
     std::vector<float> x(tokens * kHidden);
     for (float& value : x) value = static_cast<float>(random() % 1000);
@@ -64,9 +70,9 @@ TEST(LocalExpertDispatchTest, EachOutputComesBackToItsTokenAndChoice) {
       }
       experts.insert(experts.end(), chosen.rbegin(), chosen.rend());
     }
-    const ExpertRows rows =
-        dispatch.Dispatch(Dense<const float>(x.data(), tokens, kHidden),
-                          Dense<const int32_t>(experts.data(), tokens, kTopK));
+    const ExpertRows rows = dispatch.Dispatch(
+        Dense<const float>(x.data(), tokens, kHidden),
+        Dense<const int32_t>(experts.data(), tokens, kTopK), table.view());
     RunExperts(rows, kExperts, kHidden);
     std::vector<float> routed(tokens * kTopK * kHidden);
     dispatch.Combine(Dense(routed.data(), tokens * kTopK, kHidden));

@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 
+#include "absl/status/status.h"
+#include "comm/expert_dispatch.h"
 #include "comm/kv_pool.h"
 #include "engine/cache_spec.h"
 #include "kernels/matrix_view.h"
@@ -30,6 +32,9 @@ struct ForwardBatch {
       positions;  // [rows], absolute, ascending in a sequence
   std::span<const SequenceRows> sequences;
   std::span<const int32_t> logits_rows;  // Rows whose logits are wanted.
+  // Of each layer with experts, the drafter's last. May be empty in a group of
+  // one rank: each expert has the slot of its number.
+  std::span<const ExpertSlots> expert_slots = {};
 };
 
 // Where results go. The runner writes what is there; rows as the caller asked.
@@ -48,6 +53,13 @@ struct ModelRunnerInfo {
   bool has_drafter = false;
   // Of the states that a drafter goes on from.
   uint32_t drafter_hidden_size() const { return has_drafter ? hidden_size : 0; }
+  // Logical experts of a layer, and layers that have them, the drafter's
+  // included; 0 without.
+  uint32_t num_experts = 0;
+  uint32_t num_expert_layers = 0;
+  // Of the group whose experts are shared. Where it is more than one, each rank
+  // makes the same calls of Forward and Draft, without rows where it has none.
+  uint32_t num_ranks = 1;
   CacheSpec cache;
   std::string fingerprint;
 };
@@ -74,6 +86,9 @@ class ModelRunner {
   // hidden: [rows, hidden_size]. REQUIRES: info().has_drafter.
   virtual void Draft(const ForwardBatch& batch, MatrixView<const float> hidden,
                      const ForwardOutput& output) = 0;
+  // Not OK: the group has ended while a call waited for its other ranks. What
+  // that call wrote, and all later ones write, is worth nothing. Thread-safe.
+  virtual absl::Status group_status() const { return absl::OkStatus(); }
 };
 
 }  // namespace baton

@@ -97,7 +97,7 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
 }
 
 absl::Status WorkerProcess::CheckModel(const WorkerOptions& options) {
-  return DeepSeekV3Runner::Check(ModelOptions(options));
+  return LoadedDeepSeekV3::Check(ModelOptions(options));
 }
 
 std::vector<std::string> WorkerProcess::kv_transports() const {

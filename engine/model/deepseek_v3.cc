@@ -43,7 +43,7 @@ void RunExperts(const ForwardContext& context, const MoeWeights& weights,
   DeepSeekV3Workspace& buffers = *context.workspace;
   const int expert_cols = 2 * context.model->config.experts->intermediate_size;
   const MatrixView<float> gate_up =
-      Dense(buffers.expert_gate_up.data(), rows.inputs.rows, expert_cols);
+      Dense(buffers.expert_gate_up.get(), rows.inputs.rows, expert_cols);
   const MatrixView<float> shared_gate_up =
       Dense(buffers.gate_up.data(), x.rows, weights.shared.gate_up.out());
   const bool has_shared = weights.shared.width() > 0;
@@ -53,10 +53,10 @@ void RunExperts(const ForwardContext& context, const MoeWeights& weights,
     buffers.tasks.push_back({x, &weights.shared.gate_up, shared_gate_up});
   }
   const auto for_experts_with_rows = [&](auto&& add_task) {
-    for (size_t e = 0; e < weights.experts.size(); ++e) {
-      const int first = rows.offsets[e];
-      const int num = rows.offsets[e + 1] - first;
-      if (num > 0) add_task(weights.experts[e], first, num);
+    for (size_t s = 0; s < rows.experts.size(); ++s) {
+      const int first = rows.offsets[s];
+      const int num = rows.offsets[s + 1] - first;
+      if (num > 0) add_task(weights.experts[rows.experts[s]], first, num);
     }
   };
   for_experts_with_rows([&](const MlpWeights& expert, int first, int num) {
@@ -84,7 +84,8 @@ void RunExperts(const ForwardContext& context, const MoeWeights& weights,
 
 // output = Shared(x) + sum over the chosen experts, in order of choice.
 void MixtureOfExperts(const ForwardContext& context, const MoeWeights& weights,
-                      MatrixView<const float> x, MatrixView<float> output) {
+                      const ExpertSlots& slots, MatrixView<const float> x,
+                      MatrixView<float> output) {
   const CpuContext& cpu = *context.cpu;
   const ExpertsConfig& config = *context.model->config.experts;
   DeepSeekV3Workspace& buffers = *context.workspace;
@@ -100,7 +101,7 @@ void MixtureOfExperts(const ForwardContext& context, const MoeWeights& weights,
       Dense(buffers.expert_weights.data(), x.rows, routing.top_k);
   RouteExperts(cpu, routing, router_logits, experts, expert_weights);
 
-  const ExpertRows rows = context.dispatch->Dispatch(x, experts);
+  const ExpertRows rows = context.dispatch->Dispatch(x, experts, slots);
   RunExperts(context, weights, rows, x, output);
   const MatrixView<float> routed =
       Dense(buffers.routed.data(), x.rows * routing.top_k, x.cols);
@@ -173,39 +174,49 @@ LayerRows KeepRows(const LayerRows& rows, std::span<const int32_t> wanted,
           .down = CopyRows(rows.down, wanted, buffers->kept_down.data())};
 }
 
+bool HasExperts(const LayerWeights& layer) {
+  return !layer.moe.experts.empty();
+}
+
+// A layer as a step finds it.
+struct StepLayer {
+  const LayerWeights& weights;
+  const LatentCache& cache;
+  const ExpertSlots* slots;  // Null where it has no experts.
+};
+
 // A layer's first half, for all rows: afterwards the cache holds what the
 // second half of these and of later rows reads.
 void BeginLayer(const ForwardContext& context, const LayerRows& rows,
-                const LayerWeights& layer, const LatentCache& cache) {
-  RmsNorm(*context.cpu, rows.x, layer.attention_norm.data(),
+                const StepLayer& layer) {
+  RmsNorm(*context.cpu, rows.x, layer.weights.attention_norm.data(),
           context.model->config.rms_norm_eps, rows.normed);
-  WriteCache(context, rows, layer.attention, cache);
+  WriteCache(context, rows, layer.weights.attention, layer.cache);
 }
 
 // The second: x += MLA(normed), then x += FFN(norm(x)).
 void EndLayer(const ForwardContext& context, const LayerRows& rows,
-              const LayerWeights& layer, const LatentCache& cache) {
+              const StepLayer& layer) {
   const CpuContext& cpu = *context.cpu;
   const MatrixView<float> y =
       Dense(context.workspace->output.data(), rows.x.rows, rows.x.cols);
-  Attend(context, rows, layer.attention, cache, y);
+  Attend(context, rows, layer.weights.attention, layer.cache, y);
   AddInPlace(cpu, rows.x, y);
-  RmsNorm(cpu, rows.x, layer.mlp_norm.data(),
+  RmsNorm(cpu, rows.x, layer.weights.mlp_norm.data(),
           context.model->config.rms_norm_eps, rows.normed);
-  if (layer.moe.experts.empty()) {
-    DenseMlp(context, layer.dense, rows.normed, y);
+  if (layer.slots == nullptr) {
+    DenseMlp(context, layer.weights.dense, rows.normed, y);
   } else {
-    MixtureOfExperts(context, layer.moe, rows.normed, y);
+    MixtureOfExperts(context, layer.weights.moe, *layer.slots, rows.normed, y);
   }
   AddInPlace(cpu, rows.x, y);
 }
 
 // The last layer of a step, and what stands behind it.
 struct LastLayer {
-  const LayerWeights& layer;
+  StepLayer layer;
   const std::vector<float>& norm;
   const PackedWeight& head;
-  LatentCache cache;
 };
 
 // Where no hidden states are wanted, nothing reads the layer's output of the
@@ -213,10 +224,10 @@ struct LastLayer {
 void Finish(const ForwardContext& context, const LastLayer& last,
             std::span<const int32_t> logits_rows, LayerRows rows,
             const ForwardOutput& output) {
-  BeginLayer(context, rows, last.layer, last.cache);
+  BeginLayer(context, rows, last.layer);
   const bool keeps_all = output.hidden.data != nullptr;
   if (!keeps_all) rows = KeepRows(rows, logits_rows, context.workspace);
-  EndLayer(context, rows, last.layer, last.cache);
+  EndLayer(context, rows, last.layer);
   const MatrixView<float> hidden = keeps_all ? output.hidden : rows.normed;
   RmsNorm(*context.cpu, rows.x, last.norm.data(),
           context.model->config.rms_norm_eps, hidden);
@@ -255,6 +266,7 @@ DeepSeekV3Model MakeModel(const ModelConfig& config, DeepSeekV3Weights weights,
 
 DeepSeekV3Workspace::DeepSeekV3Workspace(const ModelConfig& config,
                                          int max_rows, int max_logits_rows,
+                                         int max_expert_rows,
                                          ModelParts parts) {
   const size_t rows = max_rows;
   const size_t heads_rows = rows * config.num_heads;
@@ -280,7 +292,8 @@ DeepSeekV3Workspace::DeepSeekV3Workspace(const ModelConfig& config,
     router_logits.resize(rows * moe.num_routed);
     experts.resize(rows * top_k);
     expert_weights.resize(rows * top_k);
-    expert_gate_up.resize(rows * top_k * 2 * width);
+    expert_gate_up = std::make_unique_for_overwrite<float[]>(
+        static_cast<size_t>(max_expert_rows) * 2 * width);
     routed.resize(rows * top_k * config.hidden_size);
     tasks.reserve(std::max(config.num_heads, moe.num_routed + 1));
   }
@@ -303,6 +316,13 @@ size_t LatentLayerBytes(const ModelConfig& config, CacheDtype dtype) {
          (config.kv_lora_rank + config.rope_dim) * ElementBytes(dtype);
 }
 
+int NumExpertLayers(const DeepSeekV3Weights& weights) {
+  const bool drafter =
+      weights.drafter.has_value() && HasExperts(weights.drafter->layer);
+  return static_cast<int>(std::ranges::count_if(weights.layers, HasExperts)) +
+         (drafter ? 1 : 0);
+}
+
 void Forward(const ForwardContext& context, const ForwardBatch& batch,
              const ForwardOutput& output) {
   const DeepSeekV3Model& model = *context.model;
@@ -310,15 +330,20 @@ void Forward(const ForwardContext& context, const ForwardBatch& batch,
   const LayerRows rows = RowsOf(context, batch);
   Embed(batch.token_ids, weights.embedding, rows.x);
   LatentCache cache = context.cache;
+  const ExpertSlots* next_slots = context.expert_slots.data();
   const LayerWeights& last = weights.layers.back();
   for (const LayerWeights& layer : weights.layers) {
-    if (&layer == &last) break;
-    BeginLayer(context, rows, layer, cache);
-    EndLayer(context, rows, layer, cache);
+    const StepLayer step = {layer, cache,
+                            HasExperts(layer) ? next_slots++ : nullptr};
+    if (&layer == &last) {
+      Finish(context, {step, weights.norm, weights.head}, batch.logits_rows,
+             rows, output);
+      break;
+    }
+    BeginLayer(context, rows, step);
+    EndLayer(context, rows, step);
     cache.layer_offset_bytes += LatentLayerBytes(model.config, cache.dtype);
   }
-  Finish(context, {last, weights.norm, weights.head, cache}, batch.logits_rows,
-         rows, output);
 }
 
 void Draft(const ForwardContext& context, const ForwardBatch& batch,
@@ -342,7 +367,10 @@ void Draft(const ForwardContext& context, const ForwardBatch& batch,
   LatentCache cache = context.cache;
   cache.layer_offset_bytes +=
       config.num_layers * LatentLayerBytes(config, cache.dtype);
-  Finish(context, {drafter.layer, drafter.norm, weights.drafter_head(), cache},
+  const ExpertSlots* const slots =
+      HasExperts(drafter.layer) ? &context.expert_slots.back() : nullptr;
+  Finish(context,
+         {{drafter.layer, cache, slots}, drafter.norm, weights.drafter_head()},
          batch.logits_rows, rows, output);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -46,8 +47,10 @@ enum class AttentionForm : uint8_t {
 // The activations of one step; allocated once, for at most max_rows rows. Each
 // buffer is row-major and holds [rows, width] of the current step.
 struct DeepSeekV3Workspace {
+  // max_expert_rows: of this rank's experts; 0 without.
   DeepSeekV3Workspace(const ModelConfig& config, int max_rows,
-                      int max_logits_rows, ModelParts parts);
+                      int max_logits_rows, int max_expert_rows,
+                      ModelParts parts);
 
   std::vector<const uint32_t*> block_tables;  // Of each row.
   std::vector<AttentionForm> forms;           // Of each row.
@@ -63,8 +66,10 @@ struct DeepSeekV3Workspace {
   std::vector<float> router_logits;   // [rows, experts]
   std::vector<int32_t> experts;       // [rows, top_k]
   std::vector<float> expert_weights;  // [rows, top_k]
-  std::vector<float> expert_gate_up;  // [rows * top_k, 2 * width]
-  std::vector<float> routed;          // [rows * top_k, hidden]
+  // [expert rows, 2 * width]. Not written before it is used: in a group, all
+  // rows of all ranks have a place, but hardly ever come.
+  std::unique_ptr<float[]> expert_gate_up;
+  std::vector<float> routed;  // [rows * top_k, hidden]
   // The same of the rows whose logits are wanted, in the last layer.
   std::vector<int32_t> kept_positions;
   std::vector<const uint32_t*> kept_block_tables;
@@ -85,14 +90,19 @@ struct ForwardContext {
   ExpertDispatch* dispatch = nullptr;  // Null without routed experts.
   DeepSeekV3Workspace* workspace = nullptr;
   LatentCache cache;  // Of layer 0.
+  // As in ForwardBatch, but never empty where the model has experts.
+  std::span<const ExpertSlots> expert_slots;
 };
 
 // Of one layer: 64 rows of latent and rope key.
 size_t LatentLayerBytes(const ModelConfig& config, CacheDtype dtype);
 
+// Layers with routed experts, the drafter's included.
+int NumExpertLayers(const DeepSeekV3Weights& weights);
+
 // Writes each row's latent and rope key of every layer into the cache, then
 // output.logits[i] of row batch.logits_rows[i], and every row's output.hidden
-// if it has data.
+// if it has data. Each layer with experts makes one exchange, rows or none.
 void Forward(const ForwardContext& context, const ForwardBatch& batch,
              const ForwardOutput& output);
 

@@ -2,6 +2,7 @@
 
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "comm/local_expert_dispatch.h"
+#include "comm/slot_table.h"
 #include "engine/model/deepseek_v3.h"
 #include "engine/model/deepseek_v3_weights.h"
 #include "engine/model/fingerprint.h"
@@ -89,78 +91,135 @@ ModelRunnerInfo MakeInfo(const ModelConfig& config,
   return info;
 }
 
-// Null without routed experts.
-std::unique_ptr<ExpertDispatch> MakeDispatch(const ModelConfig& config,
-                                             int max_rows) {
-  if (!config.experts.has_value()) return nullptr;
-  return std::make_unique<LocalExpertDispatch>(
-      LocalExpertDispatch::Options{.num_experts = config.experts->num_routed,
-                                   .top_k = config.experts->routing.top_k,
-                                   .hidden_size = config.hidden_size,
-                                   .max_tokens = max_rows});
+// Each layer's where none are given.
+std::vector<ExpertSlots> IdentitySlots(const SlotTable& table,
+                                       const ModelRunnerInfo& info) {
+  if (info.num_ranks > 1) return {};
+  return std::vector<ExpertSlots>(info.num_expert_layers, table.view());
+}
+
+ModelRunnerInfo InfoInGroup(ModelRunnerInfo alone,
+                            const ExpertDispatch* dispatch) {
+  if (dispatch != nullptr) {
+    alone.num_ranks = static_cast<uint32_t>(dispatch->num_ranks());
+  }
+  return alone;
+}
+
+// Of one rank; null without routed experts.
+std::unique_ptr<ExpertDispatch> AloneUnless(
+    std::unique_ptr<ExpertDispatch> dispatch, const LoadedDeepSeekV3& weights) {
+  if (dispatch != nullptr || weights.info().num_experts == 0) return dispatch;
+  return std::make_unique<LocalExpertDispatch>(weights.expert_shape());
 }
 
 }  // namespace
 
 static_assert(CacheSpec::kBlockTokens == kKvBlockTokens);
 
-struct DeepSeekV3Runner::Core {
-  const CpuContext cpu;
+struct LoadedDeepSeekV3::Content {
   const LoadOptions options;
   const DeepSeekV3Model model;
   const ModelRunnerInfo info;
+};
+
+struct DeepSeekV3Runner::Core {
+  Core(const LoadedDeepSeekV3* weights, const CpuContext& cpu_context,
+       std::unique_ptr<ExpertDispatch> dispatch_or_null);
+
+  const CpuContext cpu;
+  const LoadOptions& options;
+  const DeepSeekV3Model& model;
   const std::unique_ptr<ExpertDispatch> dispatch;
+  const ModelRunnerInfo info;
+  const SlotTable identity;
+  const std::vector<ExpertSlots> identity_slots;
   DeepSeekV3Workspace workspace;
   ForwardContext context;
 };
 
-absl::Status DeepSeekV3Runner::Check(const LoadOptions& options) {
+absl::Status LoadedDeepSeekV3::Check(const LoadOptions& options) {
   ASSIGN_OR_RETURN(const ModelFolder folder, OpenFolder(options));
   return CheckTensors(folder.config, folder.tensors, options.weights,
                       PartsOf(options));
 }
 
-absl::StatusOr<std::unique_ptr<DeepSeekV3Runner>> DeepSeekV3Runner::Load(
+absl::StatusOr<std::unique_ptr<const LoadedDeepSeekV3>> LoadedDeepSeekV3::Load(
     const LoadOptions& options, const CpuContext& cpu) {
   ASSIGN_OR_RETURN(const ModelFolder folder, OpenFolder(options));
   const auto& [config_text, config, tensors] = folder;
-  const ModelParts parts = PartsOf(options);
   ASSIGN_OR_RETURN(DeepSeekV3Weights weights,
                    LoadDeepSeekV3Weights(config, tensors,
                                          {.storage = options.weights,
-                                          .parts = parts,
+                                          .parts = PartsOf(options),
                                           .numerics = options.numerics},
                                          cpu));
   ModelRunnerInfo info = MakeInfo(config, options);
+  info.num_expert_layers = static_cast<uint32_t>(NumExpertLayers(weights));
+  if (info.num_expert_layers > 0) info.num_experts = config.experts->num_routed;
   info.fingerprint = ModelFingerprint(
       config_text, tensors,
       {options.cache_dtype, options.drafter, options.numerics});
   DeepSeekV3Model model = MakeModel(config, std::move(weights),
                                     static_cast<int>(info.max_context_tokens));
-  return std::unique_ptr<DeepSeekV3Runner>(
-      new DeepSeekV3Runner(std::unique_ptr<Core>(new Core{
-          .cpu = {.isa = cpu.isa,
-                  .threads = cpu.threads,
-                  .bf16_dots = options.numerics == Numerics::kFastBf16
-                                   ? Bf16Dots::kOn
-                                   : cpu.bf16_dots},
-          .options = options,
-          .model = std::move(model),
-          .info = std::move(info),
-          .dispatch = MakeDispatch(config, options.max_rows),
-          .workspace = DeepSeekV3Workspace(config, options.max_rows,
-                                           options.max_logits_rows, parts),
-          .context = {}})));
+  return std::unique_ptr<const LoadedDeepSeekV3>(
+      new LoadedDeepSeekV3(std::unique_ptr<const Content>(
+          new Content{options, std::move(model), std::move(info)})));
 }
 
-DeepSeekV3Runner::DeepSeekV3Runner(std::unique_ptr<Core> core)
-    : core_(std::move(core)) {
-  core_->context = {.cpu = &core_->cpu,
-                    .model = &core_->model,
-                    .dispatch = core_->dispatch.get(),
-                    .workspace = &core_->workspace,
-                    .cache = {}};
+LoadedDeepSeekV3::LoadedDeepSeekV3(std::unique_ptr<const Content> content)
+    : content_(std::move(content)) {}
+
+LoadedDeepSeekV3::~LoadedDeepSeekV3() = default;
+
+const ModelRunnerInfo& LoadedDeepSeekV3::info() const { return content_->info; }
+
+ExpertShape LoadedDeepSeekV3::expert_shape() const {
+  const ExpertsConfig& experts = *content_->model.config.experts;
+  return {.num_experts = experts.num_routed,
+          .top_k = experts.routing.top_k,
+          .hidden_size = content_->model.config.hidden_size,
+          .max_tokens = content_->options.max_rows};
 }
+
+DeepSeekV3Runner::Core::Core(const LoadedDeepSeekV3* weights,
+                             const CpuContext& cpu_context,
+                             std::unique_ptr<ExpertDispatch> dispatch_or_null)
+    : cpu{.isa = cpu_context.isa,
+          .threads = cpu_context.threads,
+          .bf16_dots =
+              weights->content_->options.numerics == Numerics::kFastBf16
+                  ? Bf16Dots::kOn
+                  : cpu_context.bf16_dots},
+      options(weights->content_->options),
+      model(weights->content_->model),
+      dispatch(AloneUnless(std::move(dispatch_or_null), *weights)),
+      info(InfoInGroup(weights->info(), dispatch.get())),
+      identity(SlotTable::Identity(static_cast<int>(info.num_experts))),
+      identity_slots(IdentitySlots(identity, info)),
+      workspace(model.config, options.max_rows, options.max_logits_rows,
+                dispatch == nullptr ? 0 : dispatch->max_rows(),
+                PartsOf(options)),
+      context{.cpu = &cpu,
+              .model = &model,
+              .dispatch = dispatch.get(),
+              .workspace = &workspace,
+              .cache = {},
+              .expert_slots = {}} {}
+
+absl::StatusOr<std::unique_ptr<DeepSeekV3Runner>> DeepSeekV3Runner::Load(
+    const LoadOptions& options, const CpuContext& cpu) {
+  ASSIGN_OR_RETURN(std::unique_ptr<const LoadedDeepSeekV3> weights,
+                   LoadedDeepSeekV3::Load(options, cpu));
+  auto runner = std::make_unique<DeepSeekV3Runner>(weights.get(), cpu, nullptr);
+  runner->owned_ = std::move(weights);
+  return runner;
+}
+
+DeepSeekV3Runner::DeepSeekV3Runner(const LoadedDeepSeekV3* weights,
+                                   const CpuContext& cpu,
+                                   std::unique_ptr<ExpertDispatch> dispatch)
+    : core_(std::make_unique<Core>(weights, cpu, std::move(dispatch))) {}
 
 DeepSeekV3Runner::~DeepSeekV3Runner() = default;
 
@@ -176,6 +235,18 @@ void DeepSeekV3Runner::BindKvPool(const KvPool* pool) {
                           .dtype = core_->options.cache_dtype};
 }
 
+absl::Status DeepSeekV3Runner::group_status() const {
+  return core_->dispatch == nullptr ? absl::OkStatus()
+                                    : core_->dispatch->status();
+}
+
+std::span<const ExpertSlots> DeepSeekV3Runner::SlotsOf(
+    const ForwardBatch& batch) const {
+  return batch.expert_slots.empty()
+             ? std::span<const ExpertSlots>(core_->identity_slots)
+             : batch.expert_slots;
+}
+
 void DeepSeekV3Runner::CheckBatch(const ForwardBatch& batch,
                                   const ForwardOutput& output) const {
   CHECK(core_->context.cache.pool != nullptr) << "no KV pool is bound";
@@ -183,6 +254,8 @@ void DeepSeekV3Runner::CheckBatch(const ForwardBatch& batch,
   CHECK_LE(num_rows, core_->options.max_rows);
   CHECK_LE(std::ssize(batch.logits_rows), core_->options.max_logits_rows);
   CHECK_EQ(batch.positions.size(), batch.token_ids.size());
+  CHECK_EQ(SlotsOf(batch).size(), core_->info.num_expert_layers)
+      << "a group's step needs a placement";
   if (output.hidden.data == nullptr) return;
   CHECK_EQ(output.hidden.rows, num_rows);
   CHECK_EQ(output.hidden.cols, core_->model.config.hidden_size);
@@ -191,6 +264,7 @@ void DeepSeekV3Runner::CheckBatch(const ForwardBatch& batch,
 void DeepSeekV3Runner::Forward(const ForwardBatch& batch,
                                const ForwardOutput& output) {
   CheckBatch(batch, output);
+  core_->context.expert_slots = SlotsOf(batch);
   baton::Forward(core_->context, batch, output);
 }
 
@@ -201,6 +275,7 @@ void DeepSeekV3Runner::Draft(const ForwardBatch& batch,
   CheckBatch(batch, output);
   CHECK_EQ(hidden.rows, std::ssize(batch.token_ids));
   CHECK_EQ(hidden.cols, core_->model.config.hidden_size);
+  core_->context.expert_slots = SlotsOf(batch);
   baton::Draft(core_->context, batch, hidden, output);
 }
 

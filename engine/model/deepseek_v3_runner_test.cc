@@ -125,7 +125,7 @@ TEST(DeepSeekV3RunnerTest, NamesWhatIsMissing) {
 
 TEST(DeepSeekV3RunnerTest, CheckRefusesWhatLoadRefuses) {
   const auto refused = [](const LoadOptions& options) {
-    const absl::Status status = DeepSeekV3Runner::Check(options);
+    const absl::Status status = LoadedDeepSeekV3::Check(options);
     EXPECT_EQ(status, Load(options).status());
     return !status.ok();
   };

@@ -16,24 +16,25 @@ inline constexpr uint16_t kDefaultGroupPort = 7480;
 
 // What is absent was not given.
 struct GroupFlags {
-  std::optional<uint32_t> ep_size;
+  std::optional<uint32_t> ep_size = {};
   uint32_t local_ranks = 1;
-  std::optional<uint32_t> rank_offset;
-  std::string leader;  // host:port, :port or empty.
+  std::optional<uint32_t> rank_offset = {};
+  std::string leader = {};  // host:port, :port or empty.
 };
 
 // The variables' text; absent where there are none.
 struct LeaderWorkerSet {
-  std::optional<std::string> leader_address;  // LWS_LEADER_ADDRESS
-  std::optional<std::string> group_size;      // LWS_GROUP_SIZE
-  std::optional<std::string> worker_index;    // LWS_WORKER_INDEX
+  std::optional<std::string> leader_address = {};  // LWS_LEADER_ADDRESS
+  std::optional<std::string> group_size = {};      // LWS_GROUP_SIZE
+  std::optional<std::string> worker_index = {};    // LWS_WORKER_INDEX
 };
 
 struct GroupLayout {
   uint32_t ep_size = 1;
   uint32_t local_ranks = 1;
   uint32_t rank_offset = 0;
-  std::string leader;  // host:port; empty where one process hosts all ranks.
+  std::string leader =
+      {};  // host:port; empty where one process hosts all ranks.
 };
 
 // A flag that is absent follows from the variables: ep_size = LWS_GROUP_SIZE *

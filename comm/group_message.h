@@ -3,9 +3,7 @@
 //
 //   frame    := length:u32 message{length}
 //   message  := 0x4742:u16 version:u8 kind:u8 body
-//   hello    := fingerprint:bytes options ep_size:u32 rank_offset:u32
-//               local_ranks:u32 last_epoch:u64 link_address:bytes
-//               transport_address:bytes host_id:bytes incarnation:u64
+//   hello    := fingerprint:bytes options ep_size:u32 last_epoch:u64 member
 //   options  := count:u32 (name:bytes value:bytes){count}
 //   refused  := field:bytes reason:bytes
 //   formed   := epoch:u64 count:u32 member{count}
@@ -46,36 +44,36 @@ inline constexpr size_t kMaxFormedFrameBytes = 32 << 20;
 
 // Must be the same on all processes of the group; `name` is the flag's.
 struct GroupOption {
-  std::string name;
-  std::string value;
+  std::string name = {};
+  std::string value = {};
 };
 
 // One process of the group: the ranks [rank_offset, rank_offset + local_ranks).
 struct GroupMember {
   uint32_t rank_offset = 0;
   uint32_t local_ranks = 1;
-  std::string link_address;       // host:port where peers connect.
-  std::string transport_address;  // Opaque: a UCX worker's.
-  std::string host_id;            // See ReadHostId.
-  uint64_t incarnation = 0;       // Drawn at the start of the process.
+  std::string link_address = {};       // host:port where peers connect.
+  std::string transport_address = {};  // Opaque: a UCX worker's.
+  std::string host_id = {};            // See ReadHostId.
+  uint64_t incarnation = 0;            // Drawn at the start of the process.
 
   friend bool operator==(const GroupMember&, const GroupMember&) = default;
 };
 
 struct GroupHello {
-  std::string fingerprint;
-  std::vector<GroupOption> options;
+  std::string fingerprint = {};
+  std::vector<GroupOption> options = {};
   uint32_t ep_size = 1;
   uint64_t last_epoch = 0;  // The newest that it saw.
-  GroupMember member;
+  GroupMember member = {};
 };
 struct GroupRefused {
-  std::string field;
-  std::string reason;
+  std::string field = {};
+  std::string reason = {};
 };
 struct GroupFormed {
   uint64_t epoch = 0;
-  std::vector<GroupMember> members;  // By rank_offset.
+  std::vector<GroupMember> members = {};  // By rank_offset.
 };
 struct GroupLinkHello {
   uint64_t epoch = 0;
@@ -90,8 +88,8 @@ struct GroupStart {
 };
 struct GroupEpochEnding {
   uint64_t epoch = 0;
-  std::vector<uint32_t> ranks;  // Lost, or suspected.
-  std::string reason;
+  std::vector<uint32_t> ranks = {};  // Lost, or suspected.
+  std::string reason = {};
 };
 // Read only: a message of a version that is not ours.
 struct GroupForeignVersion {

@@ -210,7 +210,7 @@ TEST_F(CommandsTest, GeneratePrintsEachSampleWhenItIsWhole) {
   EXPECT_EQ(RunGenerate(options, console()), kExitOk);
   EXPECT_EQ(out_.str(),
             "--- sample 2\ncde\n--- sample 1\nbcd\n--- sample 0\nabc\n");
-  EXPECT_THAT(err_.str(), HasSubstr("finish LENGTH,LENGTH,LENGTH  prompt 5 "
+  EXPECT_THAT(err_.str(), HasSubstr("finish 3 LENGTH  prompt 5 "
                                     "tokens (0 cached)  output 9 tokens"));
   EXPECT_EQ(router_.requests().at(0).sampling().n(), 3u);
 }

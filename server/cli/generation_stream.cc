@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -71,6 +72,21 @@ void AddChunk(const v1::GenerateChunk& chunk, GeneratedSample* sample) {
 
 grpc::Status Strange(const std::string& what) {
   return {grpc::StatusCode::INTERNAL, "the router " + what};
+}
+
+// "EOS", or of several samples "2 EOS, 1 LENGTH".
+std::string ReasonsText(const std::vector<GeneratedSample>& samples) {
+  std::map<v1::FinishReason, int> counts;
+  for (const GeneratedSample& sample : samples) {
+    ++counts[sample.finished.finish_reason()];
+  }
+  std::string text;
+  for (const auto& [reason, count] : counts) {
+    if (!text.empty()) text += ", ";
+    if (samples.size() > 1) text += std::to_string(count) + " ";
+    text += FinishReasonName(reason);
+  }
+  return text;
 }
 
 bool IsWhole(const Generation& generation) {
@@ -145,14 +161,11 @@ std::string FinishReasonName(v1::FinishReason reason) {
 
 std::string SummaryText(const Generation& generation) {
   const TokenTiming& timing = generation.timing;
-  std::string text;
   uint32_t output_tokens = 0;
   uint64_t moved_bytes = 0;
   double moved_seconds = 0;
   for (const GeneratedSample& sample : generation.samples) {
     const v1::GenerateFinished& finished = sample.finished;
-    text +=
-        (text.empty() ? "" : ",") + FinishReasonName(finished.finish_reason());
     output_tokens += finished.usage().completion_tokens();
     // Those that ended before it was known have 0.
     moved_bytes =
@@ -165,10 +178,11 @@ std::string SummaryText(const Generation& generation) {
       "finish %s  prompt %d tokens (%d cached)  output %d tokens  seed %d\n"
       "ttft %.1f ms  tpot %.2f ms  %.0f tokens/s after the first  total %.1f "
       "ms  kv moved %d bytes in %.2f ms\n",
-      text, first.usage().prompt_tokens(), first.usage().cached_tokens(),
-      output_tokens, first.seed(), Milliseconds(timing.ttft),
-      Milliseconds(timing.tpot), DecodeTokensPerSecond(timing),
-      Milliseconds(timing.e2e), moved_bytes, moved_seconds * 1e3);
+      ReasonsText(generation.samples), first.usage().prompt_tokens(),
+      first.usage().cached_tokens(), output_tokens, first.seed(),
+      Milliseconds(timing.ttft), Milliseconds(timing.tpot),
+      DecodeTokensPerSecond(timing), Milliseconds(timing.e2e), moved_bytes,
+      moved_seconds * 1e3);
 }
 
 nlohmann::json SummaryJson(const Generation& generation,

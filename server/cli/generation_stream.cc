@@ -148,7 +148,7 @@ grpc::Status StreamGeneration(v1::InferenceService::StubInterface& stub,
   const absl::Time ended =
       arrivals.empty() ? clock.Now() : arrivals.back().time;
   generation->timing = MeasureTokens(sent, ended, arrivals);
-  const grpc::Status status = reader->Finish();
+  grpc::Status status = reader->Finish();
   if (is_strange) return Strange("sent a sample that was not asked for");
   if (!status.ok() || IsWhole(*generation)) return status;
   return Strange("did not finish every sample");

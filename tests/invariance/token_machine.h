@@ -42,18 +42,35 @@ struct MachineConfig {
   std::string ToString() const;
 };
 
-struct GeneratedSequence {
+// One that was possible in a place.
+struct Alternative {
+  uint32_t token_id = 0;
+  uint32_t logprob_bits = 0;
+
+  friend bool operator==(const Alternative&, const Alternative&) = default;
+};
+
+struct ScoredSequence {
   std::vector<uint32_t> token_ids;
   std::vector<uint32_t> logprob_bits;
+  std::vector<std::vector<Alternative>> top;  // Of each token; may be empty.
+
+  friend bool operator==(const ScoredSequence&,
+                         const ScoredSequence&) = default;
+};
+
+struct GeneratedSequence : ScoredSequence {
+  ScoredSequence prompt;  // As much of it as was told.
 
   friend bool operator==(const GeneratedSequence&,
                          const GeneratedSequence&) = default;
 };
 
 struct MachineResult {
-  // In the order of the requests; without the tokens that these resume from.
+  // Of all samples of the first request, of all of the second, ...; without the
+  // tokens that these resume from.
   std::vector<GeneratedSequence> sequences;
-  // Pairs of (request, generated index) before which the request was preempted.
+  // Pairs of (sample, generated index) before which the sample was preempted.
   uint32_t num_preempted_indices = 0;
   // All steps of the engine that decodes.
   uint32_t num_preemptions = 0;
@@ -73,9 +90,15 @@ MachineResult RunRequests(const std::string& model_folder,
 // each.
 std::vector<GenerationRequest> MixedRequests(int count, uint32_t vocab_size);
 
+// A request for each sample, in the order of MachineResult. What the first one
+// alone tells, the others don't ask for.
+std::vector<GenerationRequest> EachSampleAlone(
+    const std::vector<GenerationRequest>& requests);
+
 size_t NumTokens(const std::vector<GeneratedSequence>& sequences);
 
-// FNV-1a (64 bits) over tokens and log-probability bits.
+// FNV-1a (64 bits) over all there is: tokens, log-probability bits, and, where
+// there are any, alternatives and the prompt's.
 uint64_t Digest(const std::vector<GeneratedSequence>& sequences);
 
 }  // namespace baton

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/slot_table.h"
+#include "comm/testing/random_slot_table.h"
 
 namespace baton {
 namespace {
@@ -29,29 +30,6 @@ ExpertExchangeOptions Options(int num_ranks, int slots_per_rank) {
                     .num_ranks = num_ranks,
                     .slots_per_rank = slots_per_rank},
           .deadline = absl::Minutes(1)};
-}
-
-// Each expert somewhere, the slots left over any; no rank has an expert twice.
-SlotTable RandomTable(const ExpertGroupShape& shape, std::mt19937* random) {
-  std::vector<uint32_t> experts;
-  do {
-    experts.resize(shape.num_slots());
-    std::iota(experts.begin(), experts.end(), 0u);
-    for (uint32_t& expert : experts) {
-      if (expert >= kExperts) expert = (*random)() % kExperts;
-    }
-    std::ranges::shuffle(experts, *random);
-    const auto holds_twice = [&](int rank) {
-      const auto first = experts.begin() + rank * shape.slots_per_rank;
-      std::vector<uint32_t> mine(first, first + shape.slots_per_rank);
-      std::ranges::sort(mine);
-      return std::ranges::adjacent_find(mine) != mine.end();
-    };
-    bool good = true;
-    for (int r = 0; r < shape.num_ranks; ++r) good = good && !holds_twice(r);
-    if (good) break;
-  } while (true);
-  return {kExperts, experts};
 }
 
 struct Tokens {
@@ -119,7 +97,8 @@ bool RunRank(SharedExpertExchange* exchange, const ExpertGroupShape& shape,
   std::mt19937 tokens_random(rank + 1);
   std::mt19937 table_random(7);
   for (int layer = 0; layer < 30; ++layer) {
-    const SlotTable table = RandomTable(shape, &table_random);
+    const SlotTable table = RandomSlotTable(
+        kExperts, shape.num_ranks, shape.slots_per_rank, &table_random);
     const int num = std::max<int>(
         0, static_cast<int>(tokens_random() % (2 * kMaxTokens)) - kMaxTokens);
     const Tokens tokens = RandomTokens(num, &tokens_random);

@@ -63,11 +63,13 @@ void CpuStepExecutor::Forward(const StepInput& input, StepOutput* output) {
   CorrectRows(input, slots_, &batch_, &corrected_);
   TakeHidden(input);
   output->num_rows = batch_.num_rows();
-  if (batch_.num_rows() == 0) return;
+  // Other ranks of a group wait for this one's part, be it empty.
+  if (batch_.num_rows() == 0 && info().num_ranks == 1) return;
+  ForwardBatch batch = batch_.view();
+  batch.expert_slots = input.expert_slots;
   device_.model->Forward(
-      batch_.view(),
-      {.logits = Logits(0, batch_.num_logits_rows()),
-       .hidden = drafter_.has_value() ? Hidden() : MatrixView<float>()});
+      batch, {.logits = Logits(0, batch_.num_logits_rows()),
+              .hidden = drafter_.has_value() ? Hidden() : MatrixView<float>()});
   if (drafter_.has_value()) WriteBlockTails();
 }
 
@@ -77,9 +79,11 @@ void CpuStepExecutor::Sample(const StepInput& input, StepOutput* output) {
   drawer_.DrawTokens(input, corrected_, Logits(0, num_draws), slots_, output);
   drawer_.ScoreRows(input, Logits(num_draws, num_scores), output);
   if (drafter_.has_value()) {
+    CHECK(info().num_ranks == 1 || input.num_draft_passes > 0);
     drafter_->MakeDrafts(input, corrected_, Hidden(), slots_, output);
     GiveHidden(input, output);
   }
+  output->abandoned = !device_.model->group_status().ok();
   output->device_end = device_.clock->Now();
 }
 

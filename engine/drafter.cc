@@ -39,10 +39,12 @@ void Drafter::MakeDrafts(const StepInput& input,
   batch_.Clear();
   drafting_.clear();
   for (uint32_t i = 0; i < input.rows.size(); ++i) AddKnownTokens(step, i);
-  while (batch_.num_rows() > 0) {
-    const bool goes_on = ChainGoesOn(step);
+  const uint32_t agreed = input.num_draft_passes;
+  for (uint32_t pass = 1; agreed > 0 ? pass <= agreed : batch_.num_rows() > 0;
+       ++pass) {
+    const bool goes_on = pass != agreed && ChainGoesOn(step);
     DrawDrafts(step, goes_on);
-    if (!goes_on) break;
+    if (!goes_on) drafting_.clear();
     ChainDrafts(step);
   }
 }
@@ -109,9 +111,11 @@ void Drafter::DrawDrafts(const Step& step, bool wants_states) {
       Dense(logits_.data(), static_cast<int>(batch_.num_logits_rows()),
             static_cast<int>(model_->info().vocab_size));
   ForwardOutput output = {.logits = logits};
+  ForwardBatch batch = batch_.view();
+  batch.expert_slots = step.input->expert_slots;
   if (wants_states) output.hidden = Dense(output_.data(), rows, hidden_size_);
-  model_->Draft(batch_.view(),
-                Dense<const float>(hidden_.data(), rows, hidden_size_), output);
+  model_->Draft(batch, Dense<const float>(hidden_.data(), rows, hidden_size_),
+                output);
   drawer_->DrawDrafts(*step.input, drafting_, logits, step.slots, step.output);
 }
 

@@ -24,7 +24,8 @@ class Drafter {
           TokenDrawer* drawer);
 
   // Behind Forward and DrawTokens: writes the drafter's row of every token that
-  // became known in this step, then chains as many drafts as were asked for.
+  // became known in this step, then chains as many drafts as were asked for, or
+  // as the passes agreed in a group leave room for.
   // hidden: [forward's rows, hidden_size].
   void MakeDrafts(const StepInput& input,
                   std::span<const CorrectedRows> corrected,
@@ -48,7 +49,7 @@ class Drafter {
   // Runs the rows in batch_ and draws a draft for each of drafting_. The rows'
   // states are computed only if they are wanted.
   void DrawDrafts(const Step& step, bool wants_states);
-  // Puts the newest draft of each sequence that wants more into batch_.
+  // Puts the newest draft of each of drafting_ that wants more into batch_.
   void ChainDrafts(const Step& step);
 
   ModelRunner* const model_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "comm/expert_dispatch.h"
 #include "engine/engine_options.h"
 #include "kernels/sample.h"
 
@@ -68,6 +69,12 @@ struct StepInput {
   std::vector<SampleInput> samples = {};
   std::vector<uint32_t> counted_ids = {};
   std::vector<ScoreParams> scores = {};
+  // Both are the group's, the same for each of its ranks. Of each layer with
+  // experts; the tables outlive the step. Empty: alone.
+  std::span<const ExpertSlots> expert_slots = {};
+  // Runs of the drafter, rows or none: 1 for the rows of known tokens, and one
+  // for each draft behind the first. 0: alone, as many as the rows need.
+  uint32_t num_draft_passes = 0;
 };
 
 // What one sequence drew.
@@ -94,6 +101,9 @@ struct StepOutput {
   // [samples, hidden_size]; rows of samples that want it.
   std::vector<float> hidden;
   uint32_t num_rows = 0;  // Really computed.
+  // The group ended while this step ran: nothing here is worth anything, nor is
+  // what it wrote into the cache.
+  bool abandoned = false;
   absl::Time device_start;
   absl::Time device_end;
 };

@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <random>
 #include <string>
@@ -14,7 +16,6 @@
 
 #include "base/logging.h"
 #include "comm/shared_expert_dispatch.h"
-#include "comm/shared_memory.h"
 #include "comm/slot_table.h"
 #include "comm/testing/random_slot_table.h"
 
@@ -129,6 +130,56 @@ TEST_P(ExpertGroupTest, RanksAsThreadsGiveTheTokensOfOneRank) {
   for (int rank = 0; rank < GetParam().num_ranks; ++rank) {
     threads.emplace_back(
         [&, rank] { EXPECT_TRUE(RunRank(exchange->get(), rank)) << rank; });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Two ranks a process.
+TEST_P(ExpertGroupTest, RanksInProcessesGiveTheTokensOfOneRank) {
+  const int num_ranks = GetParam().num_ranks;
+  auto exchange = SharedExpertExchange::Create(exchange_options_);
+  ASSERT_TRUE(exchange.ok()) << exchange.status();
+  std::vector<pid_t> children;
+  for (int first = 0; first < num_ranks; first += 2) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    auto mine =
+        SharedExpertExchange::Open(exchange_options_, (*exchange)->path());
+    if (!mine.ok()) _exit(2);
+    std::atomic<bool> right = true;
+    std::vector<std::thread> threads;
+    for (int rank = first; rank < std::min(first + 2, num_ranks); ++rank) {
+      threads.emplace_back([&, rank] {
+        if (!RunRank(mine->get(), rank)) right = false;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    _exit(right ? 0 : 1);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+}
+
+TEST_P(ExpertGroupTest, AnEndInTheMiddleOfAStepEndsEveryRank) {
+  const int num_ranks = GetParam().num_ranks;
+  auto exchange = SharedExpertExchange::Create(exchange_options_);
+  ASSERT_TRUE(exchange.ok()) << exchange.status();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      GroupOptions options = options_;
+      // The others are in step 4, or wait in it.
+      options.before_step = [&](uint32_t step) {
+        if (rank == 0 && step == 4) (*exchange)->End();
+      };
+      EXPECT_TRUE(RunGroupRank(options, *weights_,
+                               (*exchange)->MakeDispatch(rank),
+                               JobsOf(jobs_, rank, num_ranks))
+                      .empty());
+    });
   }
   for (std::thread& thread : threads) thread.join();
 }

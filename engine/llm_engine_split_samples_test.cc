@@ -183,7 +183,10 @@ TEST_P(SplitSamplesTest, PreemptionsOfAnySampleAtAnyTurnChangeNothing) {
 TEST_P(SplitSamplesTest, ADeadPrefillServerFailsTheFirstAlone) {
   uint32_t failed = 0;
   for (int turns = 0; turns < 12; ++turns) {
-    SplitWorld world(Options(), Options());
+    FakeRank::Options prefill = Options();
+    prefill.transfer.lease = absl::Seconds(1);
+    prefill.transfer.drain_timeout = absl::Seconds(1);
+    SplitWorld world(prefill, Options());
     Split& split = world.Prefill(Sampled(200, 10), 3);
     while (!split.decode_submitted) world.Turn();
     for (int i = 0; i < turns; ++i) world.Turn();

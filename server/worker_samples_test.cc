@@ -130,6 +130,23 @@ TEST(WorkerSamplesTest, AFailureOfOneEndsTheStreamWithIt) {
                         "\"internal\"} 1"));
 }
 
+// Twenty-five requests; reads up to 29 answers of each, then cancels.
+void CancelOften(TestWorker* worker, uint32_t client) {
+  std::mt19937 random(client);
+  for (uint32_t i = 0; i < 25; ++i) {
+    grpc::ClientContext context;
+    auto reader = worker->stub().Decode(
+        &context, DecodeOf(Samples(client * 1000 + i, 1 + random() % 300, 150,
+                                   1 + random() % 6)));
+    v1::DecodeResponse response;
+    for (uint32_t reads = random() % 30; reads > 0; --reads) {
+      if (!reader->Read(&response)) break;
+    }
+    context.TryCancel();
+    reader->Finish();
+  }
+}
+
 TEST(WorkerSamplesTest, ClientsThatGoAtRandomTimesLeaveNothingBehind) {
   TestWorker worker({.engine = {.max_running_requests = 6,
                                 .max_waiting_requests = 1000,
@@ -138,21 +155,7 @@ TEST(WorkerSamplesTest, ClientsThatGoAtRandomTimesLeaveNothingBehind) {
                      .num_blocks = 40});
   std::vector<std::thread> clients;
   for (uint32_t c = 0; c < 6; ++c) {
-    clients.emplace_back([&worker, c] {
-      std::mt19937 random(c);
-      for (uint32_t i = 0; i < 25; ++i) {
-        grpc::ClientContext context;
-        auto reader = worker.stub().Decode(
-            &context, DecodeOf(Samples(c * 1000 + i, 1 + random() % 300, 150,
-                                       1 + random() % 6)));
-        v1::DecodeResponse response;
-        for (uint32_t reads = random() % 30; reads > 0; --reads) {
-          if (!reader->Read(&response)) break;
-        }
-        context.TryCancel();
-        reader->Finish();
-      }
-    });
+    clients.emplace_back(&CancelOften, &worker, c);
   }
   for (std::thread& client : clients) client.join();
   const GenerationRequest request = Samples(9, 10, 5, 3);

@@ -51,20 +51,25 @@ uint32_t WholeBlocks(uint32_t prompt) {
   return (prompt - 1) / CacheSpec::kBlockTokens * CacheSpec::kBlockTokens;
 }
 
+void ExpectRequestsOfTheirOwn(const FakeRank::Options& options, uint32_t prompt,
+                              uint32_t num_samples) {
+  EngineWorld world(options);
+  world.SubmitSamples(Sampled(prompt, 40), num_samples);
+  world.RunUntilIdle();
+  world.ExpectAllExact();
+  for (size_t i = 0; i < num_samples; ++i) {
+    EXPECT_EQ(world.requests()[i].sink.outcome->cached_tokens,
+              i == 0 ? 0 : WholeBlocks(prompt));
+  }
+}
+
 TEST_P(ParallelSamplingTest, SamplesAreThoseOfRequestsOfTheirOwn) {
   for (const uint32_t prompt : {1, 63, 64, 65, 127, 128, 129, 200}) {
-    for (const uint32_t num_samples : {1, 2, 7}) {
-      for (const uint32_t chunk : {20, 64, 512}) {
-        FakeRank::Options options = Options();
-        options.engine.max_chunk_tokens = chunk;
-        EngineWorld world(options);
-        world.SubmitSamples(Sampled(prompt, 40), num_samples);
-        world.RunUntilIdle();
-        world.ExpectAllExact();
-        for (size_t i = 0; i < num_samples; ++i) {
-          EXPECT_EQ(world.requests()[i].sink.outcome->cached_tokens,
-                    i == 0 ? 0 : WholeBlocks(prompt));
-        }
+    for (const uint32_t chunk : {20, 64, 512}) {
+      FakeRank::Options options = Options();
+      options.engine.max_chunk_tokens = chunk;
+      for (const uint32_t num_samples : {1, 2, 7}) {
+        ExpectRequestsOfTheirOwn(options, prompt, num_samples);
       }
     }
   }
@@ -102,31 +107,35 @@ TEST_P(ParallelSamplingTest, TokensOfAnEarlierAttemptAreShared) {
   EXPECT_EQ(world.requests()[2].sink.outcome->cached_tokens, 192u);
 }
 
+// Three samples of a prompt that is told from token `from` on.
+void TellPrompt(FakeRank::Options options, uint32_t prompt, uint32_t from) {
+  options.engine.max_chunk_tokens = 50;
+  options.engine.max_running_requests = 4;
+  EngineWorld world(options);
+  GenerationRequest request = Sampled(prompt, 20);
+  request.prompt_logprobs_from = from;
+  world.SubmitSamples(request, 3);
+  const size_t expected = prompt - std::max(from, 1u);
+  const RecordingTokenSink& first = world.requests()[0].sink;
+  for (auto& sample : world.requests()) {
+    sample.sink.on_token = [&] {
+      EXPECT_EQ(first.prompt_logprobs.size(), expected);
+    };
+    if (&sample.sink == &first) continue;
+    sample.request.prompt_logprobs_from.reset();  // To expect none.
+  }
+  for (uint32_t i = 0; i < from % 7; ++i) world.driver().Turn();
+  world.engine().Preempt(request.id, from % 3);
+  world.RunUntilIdle();
+  world.ExpectAllWhole();
+}
+
 // What the first sample tells of the prompt comes before anybody's tokens, even
 // if it is computed in more steps than the others' rows.
 TEST_P(ParallelSamplingTest, LogprobsOfThePromptAreToldByTheFirstAlone) {
   for (const uint32_t prompt : {40, 200}) {
     for (const uint32_t from : {0u, 3u, prompt / 2, prompt - 1}) {
-      FakeRank::Options options = Options();
-      options.engine.max_chunk_tokens = 50;
-      options.engine.max_running_requests = 4;
-      EngineWorld world(options);
-      GenerationRequest request = Sampled(prompt, 20);
-      request.prompt_logprobs_from = from;
-      world.SubmitSamples(request, 3);
-      const size_t expected = prompt - std::max(from, 1u);
-      const RecordingTokenSink& first = world.requests()[0].sink;
-      for (auto& sample : world.requests()) {
-        sample.sink.on_token = [&] {
-          EXPECT_EQ(first.prompt_logprobs.size(), expected);
-        };
-        if (&sample.sink == &first) continue;
-        sample.request.prompt_logprobs_from.reset();  // To expect none.
-      }
-      for (uint32_t i = 0; i < from % 7; ++i) world.driver().Turn();
-      world.engine().Preempt(request.id, from % 3);
-      world.RunUntilIdle();
-      world.ExpectAllWhole();
+      TellPrompt(Options(), prompt, from);
     }
   }
 }

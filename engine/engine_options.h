@@ -81,6 +81,21 @@ struct EngineLoad {
   uint32_t deferred_blocks = 0;   // Freed, but a launched step may read them.
   uint32_t inflight_tokens = 0;   // Launched, not committed; at most.
   uint64_t pending_prefill_tokens = 0;
+
+  EngineLoad& operator+=(const EngineLoad& other) {
+    running_requests += other.running_requests;
+    waiting_requests += other.waiting_requests;
+    importing_requests += other.importing_requests;
+    exporting_requests += other.exporting_requests;
+    total_blocks += other.total_blocks;
+    free_blocks += other.free_blocks;
+    exported_blocks += other.exported_blocks;
+    importing_blocks += other.importing_blocks;
+    deferred_blocks += other.deferred_blocks;
+    inflight_tokens += other.inflight_tokens;
+    pending_prefill_tokens += other.pending_prefill_tokens;
+    return *this;
+  }
 };
 
 }  // namespace baton

@@ -46,7 +46,7 @@ RequestActivity ActivityIn(SequencePhase phase) {
 
 constexpr absl::Duration kShortestWait = absl::Microseconds(10);
 
-void WakeInbox(void* inbox) { static_cast<Inbox*>(inbox)->Wake(); }
+void WakeEngine(void* engine) { static_cast<LLMEngine*>(engine)->Wake(); }
 
 // Takes `count` of `limit` places, counted in `*taken`; false if there are
 // fewer.
@@ -69,7 +69,7 @@ LLMEngine::LLMEngine(const EngineOptions& options,
       kv_(model_.cache, environment.pool),
       scheduler_(options, &kv_),
       worker_(options, environment.executor, environment.pool->num_blocks()) {
-  environment.executor->SetAfterStep({&WakeInbox, &inbox_});
+  environment.executor->SetAfterStep({&WakeEngine, this});
   UpdateLoad();
 }
 
@@ -96,17 +96,30 @@ absl::Status LLMEngine::Submit(GenerationRequest request,
   }
   command.samples.push_back(std::make_unique<SequenceMetadata>(
       std::move(request), sinks.back(), now));
-  inbox_.Push(std::move(command));
+  Push(std::move(command));
   return absl::OkStatus();
+}
+
+template <typename Command>
+void LLMEngine::Push(Command command) {
+  inbox_.Push(std::move(command));
+  const DeviceTask& on_work = environment_.on_work;
+  if (on_work.run != nullptr) on_work.run(on_work.argument);
+}
+
+void LLMEngine::Wake() {
+  inbox_.Wake();
+  const DeviceTask& on_work = environment_.on_work;
+  if (on_work.run != nullptr) on_work.run(on_work.argument);
 }
 
 void LLMEngine::Abort(const RequestId& id,
                       std::optional<uint32_t> sample_index) {
-  inbox_.Push(AbortCommand{id, sample_index});
+  Push(AbortCommand{id, sample_index});
 }
 
 void LLMEngine::OnTransferEvent(KvTransferEvent event) {
-  inbox_.Push(std::move(event));
+  Push(std::move(event));
 }
 
 EngineLoad LLMEngine::load() const {
@@ -141,12 +154,17 @@ bool LLMEngine::idle() const {
 }
 
 void LLMEngine::WaitForWork(absl::Duration timeout) {
+  inbox_.WaitForItem(TimeToNextTurn(timeout));
+}
+
+absl::Duration LLMEngine::TimeToNextTurn(absl::Duration longest) const {
+  absl::Duration timeout = longest;
   if (!deadlines_.empty()) {
     const absl::Time next = deadlines_.begin()->first;
     timeout = std::min(timeout, next - environment_.clock->Now());
   }
   if (worker_.num_in_flight() > 1) timeout = std::min(timeout, TimeToStepEnd());
-  inbox_.WaitForItem(timeout);
+  return timeout;
 }
 
 absl::Duration LLMEngine::TimeToStepEnd() const {
@@ -277,8 +295,10 @@ bool LLMEngine::PlanStep(const StepBounds& bounds) {
   return !step->plan.empty();
 }
 
-void LLMEngine::LaunchStep() {
+void LLMEngine::LaunchStep(const GroupStep& group) {
   WorkerStepState* step = worker_.NextStep();
+  step->input.expert_slots = group.expert_slots;
+  step->input.num_draft_passes = group.num_draft_passes;
   scheduler_.MarkInFlight(&step->plan);
   Launch(step, plan_start_);
 }
@@ -318,6 +338,13 @@ void LLMEngine::End(SequenceMetadata* sequence, absl::Status status) {
   sequence->end_status = std::move(status);
   sequence->ended_in = ActivityIn(sequence->phase());
   sequence->SetPhase(SequencePhase::kEnding);
+}
+
+void LLMEngine::EndAll(const absl::Status& status) {
+  for (auto it = by_id_.begin(); it != by_id_.end();) {
+    SequenceMetadata* sequence = (it++)->second;  // End may erase it.
+    End(sequence, status);
+  }
 }
 
 void LLMEngine::Finish(SequenceMetadata* sequence, const absl::Status& status) {

@@ -20,9 +20,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "comm/expert_dispatch.h"
 #include "comm/kv_transfer.h"
 #include "comm/kv_transfer_port.h"
 #include "engine/deferred_release.h"
+#include "engine/device_stream.h"
 #include "engine/engine_options.h"
 #include "engine/generation_request.h"
 #include "engine/inbox.h"
@@ -46,6 +48,16 @@ struct EngineEnvironment {
   KvTransferPort transfer = {};
   const Clock* clock = nullptr;
   std::function<void(const StepStats&)> observer = {};  // May be empty.
+  // Called, on any thread, when a turn may find something to do: where more
+  // than this engine is turned by one thread, which then does not WaitForWork.
+  DeviceTask on_work = {};
+};
+
+// What a step of a group is on all its ranks.
+struct GroupStep {
+  // Of each layer with experts; the tables outlive the step.
+  std::span<const ExpertSlots> expert_slots = {};
+  uint32_t num_draft_passes = 0;  // As of StepInput.
 };
 
 // Submit, Abort, OnTransferEvent, limits, load, Wake: thread-safe. Everything
@@ -98,7 +110,11 @@ class LLMEngine {
   // follows, rows or none, or another PlanStep in its place.
   // REQUIRES: HasRoomForStep().
   bool PlanStep(const StepBounds& bounds);
-  void LaunchStep();
+  void LaunchStep(const GroupStep& group);
+  // When the next turn is due if nothing calls for it before.
+  absl::Duration TimeToNextTurn(absl::Duration longest) const;
+  // Ends every request with this status.
+  void EndAll(const absl::Status& status);
   // No request, nothing in the stream, no block out.
   bool idle() const;
   // Blocks until there may be something to do, or `timeout`. Only useful when
@@ -106,7 +122,7 @@ class LLMEngine {
   // another the device wakes nobody, so this returns when the oldest should
   // have ended, by the time of the one before.
   void WaitForWork(absl::Duration timeout);
-  void Wake() { inbox_.Wake(); }
+  void Wake();
 
   // Ends a running sequence's stay on the device, to be recomputed; false if it
   // is not running, or its blocks are in a transfer. What the scheduler does
@@ -117,6 +133,9 @@ class LLMEngine {
   void CheckInvariants() const;
 
  private:
+  template <typename Command>
+  void Push(Command command);
+
   using SequenceKey = std::pair<RequestId, uint32_t>;
   // What a step, or its rows of one sequence, brought.
   struct Committed {

@@ -41,6 +41,9 @@ bool LLMEngine::CommitDoneSteps() {
 
 void LLMEngine::CommitStep(WorkerStepState* step) {
   const absl::Time start = environment_.clock->Now();
+  if (step->output.abandoned) {
+    EndAll(absl::UnavailableError("the worker's group has lost a rank"));
+  }
   Committed total;
   for (size_t i = 0; i < step->plan.rows.size(); ++i) {
     const Committed committed =
@@ -129,7 +132,7 @@ void LLMEngine::ReportProgress(SequenceMetadata* sequence) const {
                                 : computed / CacheSpec::kBlockTokens;
   if (readable > 0) {
     environment_.transfer.PublishReadable(ExportId(sequence->id.value()),
-                                           readable);
+                                          readable);
   }
   sequence->sink->OnProgress(computed);
 }
@@ -197,7 +200,7 @@ void LLMEngine::PublishTail(const SequenceMetadata& sequence,
                    .top = {top.begin(), top.end()}}},
       .hidden = {drawn.hidden.begin(), drawn.hidden.end()}};
   environment_.transfer.PublishTail(ExportId(sequence.id.value()),
-                                     EncodeKvTail(tail));
+                                    EncodeKvTail(tail));
 }
 
 void LLMEngine::ReportStep(const WorkerStepState& step,

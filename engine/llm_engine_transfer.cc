@@ -49,8 +49,8 @@ void LLMEngine::StartExport(SequenceMetadata* sequence) {
 void LLMEngine::StartImport(SequenceMetadata* sequence) {
   kv_.Transition(&sequence->kv, KvRangeState::kImporting);
   environment_.transfer.StartImport(ImportId(sequence->id.value()),
-                                     std::move(*sequence->request.kv_handle), 0,
-                                     sequence->kv.blocks());
+                                    std::move(*sequence->request.kv_handle), 0,
+                                    sequence->kv.blocks());
 }
 
 void LLMEngine::OnExportEnded(const KvExportEnded& event) {

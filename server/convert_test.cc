@@ -340,10 +340,10 @@ TEST(ConvertTest, AnAbortWithoutAnIdIsInvalid) {
 
 TEST(ConvertTest, TheLoadIsTheEnginesLoad) {
   const v1::RankLoad load = ToProto({.running_requests = 1,
-                                            .waiting_requests = 2,
-                                            .total_blocks = 9,
-                                            .free_blocks = 4,
-                                            .pending_prefill_tokens = 5});
+                                     .waiting_requests = 2,
+                                     .total_blocks = 9,
+                                     .free_blocks = 4,
+                                     .pending_prefill_tokens = 5});
   EXPECT_EQ(load.running_requests(), 1u);
   EXPECT_EQ(load.waiting_requests(), 2u);
   EXPECT_EQ(load.total_kv_blocks(), 9u);

@@ -41,9 +41,10 @@ v1::GetWorkerInfoResponse MakeInfo(const WorkerOptions& options,
                                    const WorkerProcess& process) {
   v1::GetWorkerInfoResponse info;
   info.set_role(ToProto(options.role));
-  info.set_num_local_ranks(options.local_ranks);
+  info.set_num_local_ranks(options.num_local_ranks());
   info.set_ep_size(options.ep_size);
-  info.set_max_context_tokens(process.engine().limits().max_context_tokens);
+  info.set_max_context_tokens(
+      process.engines().front()->limits().max_context_tokens);
   info.set_max_running_requests(options.engine.max_running_requests);
   info.set_max_waiting_requests(options.engine.max_waiting_requests);
   info.set_vocab_size(process.model().vocab_size);
@@ -54,6 +55,12 @@ v1::GetWorkerInfoResponse MakeInfo(const WorkerOptions& options,
     info.add_kv_transports(std::move(way));
   }
   return info;
+}
+
+EngineLoad SumOf(const std::vector<LLMEngine*>& engines) {
+  EngineLoad sum;
+  for (const LLMEngine* engine : engines) sum += engine->load();
+  return sum;
 }
 
 // In the order of the start.
@@ -72,7 +79,7 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
   RETURN_IF_ERROR(daemon.StartMetrics([&] {
     WorkerProcess* const worker = scraped.load();
     if (worker == nullptr) return;
-    metrics.SetLoad(worker->engine().load());
+    metrics.SetLoad(SumOf(worker->engines()));
     metrics.SetTransfers(worker->transfer_counters());
   }));
   LOG(INFO) << "device " << DeviceLine(OpenCudaLibraryNearProgram());
@@ -84,7 +91,7 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
       }));
   v1::GetWorkerInfoResponse info = MakeInfo(options, *process);
   info.set_text_hash(text_hash);
-  WorkerService service(std::move(info), {.engines = {&process->engine()},
+  WorkerService service(std::move(info), {.engines = process->engines(),
                                           .clock = &process->clock(),
                                           .gate = &daemon.gate(),
                                           .metrics = &metrics});

@@ -144,16 +144,45 @@ void AddKvFlags(Flags* flags, WorkerOptions* o) {
 
 void AddGroupFlags(Flags* flags, WorkerOptions* o) {
   flags->Group("Expert-parallel group");
-  flags->Add(&o->ep_size, {.name = "ep_size",
-                           .help = "Ranks of the group.",
-                           .min = 1,
-                           .max = 1024});
-  flags->Add(&o->local_ranks,
-             {.name = "local_ranks",
-              .help = "Ranks of the group that this process hosts; divides "
-                      "ep_size.",
+  flags->Add(&o->ep_size,
+             {.name = "ep_size",
+              .help = "Ranks over which the experts are shared out; each has "
+                      "an engine and requests of its own.",
               .min = 1,
               .max = 1024});
+  flags->Add(&o->local_ranks,
+             {.name = "local_ranks",
+              .help = "Ranks of the group that this process hosts: all of "
+                      "them. 0: as many as there are.",
+              .max = 1024});
+  flags->Add(&o->num_redundant_experts,
+             {.name = "num_redundant_experts",
+              .help = "Copies of experts beyond one each. By default the "
+                      "fewest with which experts divide by ranks.",
+              .max = 65535});
+  flags->Add(&o->all_interval,
+             {.name = "all_interval",
+              .help = "Decode steps between two at which the group prefills "
+                      "if all its ranks want to.",
+              .min = 1,
+              .max = 1e6});
+  flags->Add(&o->any_interval,
+             {.name = "any_interval",
+              .help = "Decode steps between two at which it prefills if any "
+                      "rank wants to.",
+              .min = 1,
+              .max = 1e6});
+  flags->Add(&o->max_prefill_wait,
+             {.name = "max_prefill_wait",
+              .help = "A prompt that has waited for so long is prefilled at "
+                      "the next step, whatever the other ranks want.",
+              .max = 60});
+  flags->Add(&o->watchdog,
+             {.name = "watchdog",
+              .help = "A rank that keeps the others waiting for so long ends "
+                      "the group's work.",
+              .min = 0.1,
+              .max = 600});
 }
 
 absl::Status CheckIsa(VectorIsa isa) {
@@ -220,17 +249,10 @@ absl::Status ValidateWorkerOptions(const WorkerOptions& o) {
   if (o.kv_cache_bytes.has_value() && o.kv_blocks.has_value()) {
     return FieldError("kv_blocks", "contradicts --kv_cache_bytes: give one");
   }
-  if (o.ep_size % o.local_ranks != 0) {
-    return FieldError("ep_size", absl::StrCat(o.ep_size,
-                                              " is no multiple of "
-                                              "--local_ranks, ",
-                                              o.local_ranks));
-  }
-  if (o.local_ranks != 1) {
-    return FieldError("local_ranks", "only 1 rank a process is supported");
-  }
-  if (o.ep_size != 1) {
-    return FieldError("ep_size", "only a group of 1 rank is supported");
+  if (o.num_local_ranks() != o.ep_size) {
+    return FieldError("local_ranks",
+                      absl::StrCat("must be --ep_size, ", o.ep_size,
+                                   ": a group lives in one process"));
   }
   if (o.numerics == Numerics::kFastBf16 && o.weights == WeightStorage::kF32) {
     return FieldError("weights",

@@ -48,7 +48,16 @@ struct WorkerOptions {
   absl::Duration kv_lease = absl::Seconds(30);
 
   uint32_t ep_size = 1;
-  uint32_t local_ranks = 1;
+  uint32_t local_ranks = 0;  // 0: all.
+  std::optional<uint32_t> num_redundant_experts;
+  uint32_t all_interval = 70;
+  uint32_t any_interval = 100;
+  absl::Duration max_prefill_wait = absl::Milliseconds(20);
+  absl::Duration watchdog = absl::Seconds(5);
+
+  uint32_t num_local_ranks() const {
+    return local_ranks == 0 ? ep_size : local_ranks;
+  }
 
   DaemonOptions daemon;
 

@@ -81,13 +81,15 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
   const absl::Time loaded = process->clock_.Now();
   RETURN_IF_ERROR(process->TakePool(options));
   const absl::Time pooled = process->clock_.Now();
-  process->StartEngine(process->MakeEngineOptions(options), options.kv_lease,
-                       std::move(observer));
-  RETURN_IF_ERROR(WarmUp(&process->engine(), process->clock_, kWarmUpTimeout));
+  process->StartAgent(options.kv_lease);
+  process->StartRanks(options, std::move(observer));
+  RETURN_IF_ERROR(WarmUp(&process->ranks_.front()->engine(), process->clock_,
+                         kWarmUpTimeout));
   const absl::Time warm = process->clock_.Now();
   LOG(INFO) << "warm fingerprint " << process->model().fingerprint << " isa "
             << VectorIsaName(process->cpu_.isa) << " threads "
-            << process->threads_->num_threads() << " kv_blocks "
+            << process->threads_->num_threads() << " ranks "
+            << process->ranks_.size() << " kv_blocks "
             << process->pool_->num_blocks() << " block_bytes "
             << process->pool_->block_bytes() << " load "
             << absl::FormatDuration(loaded - start) << " pool "
@@ -112,8 +114,23 @@ absl::Status WorkerProcess::Load(const WorkerOptions& options) {
       .pin_threads = options.pin_threads});
   cpu_ = {.isa = options.isa.value_or(SupportedVectorIsas().back()),
           .threads = threads_.get()};
-  ASSIGN_OR_RETURN(runner_,
-                   DeepSeekV3Runner::Load(ModelOptions(options), cpu_));
+  ASSIGN_OR_RETURN(weights_,
+                   LoadedDeepSeekV3::Load(ModelOptions(options), cpu_));
+  if (options.num_local_ranks() > 1) {
+    ASSIGN_OR_RETURN(
+        group_, ExpertGroup::Create(
+                    {.ep_size = options.ep_size,
+                     .num_redundant_experts = options.num_redundant_experts,
+                     .watchdog = options.watchdog},
+                    *weights_));
+    // Ranks share the CPUs: each has its device's thread alone.
+    cpu_.threads = nullptr;
+  }
+  for (uint32_t rank = 0; rank < options.num_local_ranks(); ++rank) {
+    runners_.push_back(std::make_unique<DeepSeekV3Runner>(
+        weights_.get(), cpu_,
+        group_ == nullptr ? nullptr : group_->MakeDispatch(rank)));
+  }
   return absl::OkStatus();
 }
 
@@ -124,7 +141,8 @@ absl::Status WorkerProcess::TakePool(const WorkerOptions& options) {
                    NumKvBlocks({.kv_cache_bytes = options.kv_cache_bytes,
                                 .kv_blocks = options.kv_blocks,
                                 .block_bytes = block_bytes,
-                                .useful_blocks = UsefulBlocks(options, model()),
+                                .useful_blocks = options.num_local_ranks() *
+                                                 UsefulBlocks(options, model()),
                                 .shared = shared},
                                ReadFreeMemory()));
   const size_t bytes = KvPool::RegionBytes(num_blocks, block_bytes);
@@ -145,39 +163,86 @@ absl::Status WorkerProcess::TakePool(const WorkerOptions& options) {
     region = region_.get();
   }
   pool_ = std::make_unique<KvPool>(region, num_blocks, block_bytes);
-  runner_->BindKvPool(pool_.get());
+  const uint32_t blocks_of_a_rank = num_blocks / options.num_local_ranks();
+  if (blocks_of_a_rank == 0) {
+    return FieldError(SizeFlag(options),
+                      absl::StrCat(num_blocks, " blocks are too few for ",
+                                   options.num_local_ranks(), " ranks"));
+  }
+  for (uint32_t rank = 0; rank < options.num_local_ranks(); ++rank) {
+    rank_pools_.push_back(
+        pool_->Slice(BlockId(rank * blocks_of_a_rank), blocks_of_a_rank));
+  }
+  for (uint32_t rank = 0; rank < options.num_local_ranks(); ++rank) {
+    runners_[rank]->BindKvPool(&rank_pools_[rank]);
+  }
   return absl::OkStatus();
 }
 
 EngineOptions WorkerProcess::MakeEngineOptions(const WorkerOptions& options) {
   EngineOptions engine = options.engine;
   if (!options.async_scheduling) engine.pipeline_depth = 1;
-  if (engine.num_draft_tokens > 0 && options.adaptive_verification) {
-    engine.step_curve = MeasureDecodeCurve(runner_.get(), engine, clock_);
+  // The ranks of a group draft the same number of tokens.
+  const bool alone = runners_.size() == 1;
+  if (alone && engine.num_draft_tokens > 0 && options.adaptive_verification) {
+    engine.step_curve =
+        MeasureDecodeCurve(runners_.front().get(), engine, clock_);
   }
   return engine;
 }
 
-void WorkerProcess::StartEngine(
-    const EngineOptions& options, absl::Duration kv_lease,
-    std::function<void(const StepStats&)> observer) {
-  if (transport_ != nullptr) {
-    agent_ = std::make_unique<KvTransferAgent>(
-        KvTransferAgentOptions{.fingerprint = model().fingerprint,
-                               .lease = kv_lease},
-        transport_.get(), pool_.get(), &clock_, [this](KvTransferEvent event) {
-          engine().OnTransferEvent(std::move(event));
-        });
+void WorkerProcess::StartAgent(absl::Duration kv_lease) {
+  if (transport_ == nullptr) return;
+  agent_ = std::make_unique<KvTransferAgent>(
+      KvTransferAgentOptions{.fingerprint = model().fingerprint,
+                             .lease = kv_lease},
+      transport_.get(), pool_.get(), &clock_, [this](KvTransferEvent event) {
+        const uint32_t rank = KvTransferPort::LocalRankOf(event);
+        ranks_[rank]->engine().OnTransferEvent(
+            KvTransferPort::ToRank(std::move(event)));
+      });
+}
+
+void WorkerProcess::StartRanks(const WorkerOptions& options,
+                               std::function<void(const StepStats&)> observer) {
+  const EngineOptions engine_options = MakeEngineOptions(options);
+  const bool alone = runners_.size() == 1;
+  const DeviceTask on_work = {
+      [](void* self) {
+        static_cast<WorkerProcess*>(self)->group_loop_->OnWork();
+      },
+      this};
+  for (uint32_t rank = 0; rank < runners_.size(); ++rank) {
+    const BlockId first_block(rank * rank_pools_[rank].num_blocks());
+    ranks_.push_back(std::make_unique<WorkerRank>(
+        engine_options,
+        WorkerRank::Parts{.runner = runners_[rank].get(),
+                          .pool = &rank_pools_[rank],
+                          .transfer = {agent_.get(), rank, first_block},
+                          .clock = &clock_,
+                          .cpu = cpu_,
+                          .observer = observer,
+                          .on_work = alone ? DeviceTask() : on_work}));
   }
-  rank_ = std::make_unique<WorkerRank>(
-      options, WorkerRank::Parts{.runner = runner_.get(),
-                                 .pool = pool_.get(),
-                                 .transfer = agent_.get(),
-                                 .clock = &clock_,
-                                 .cpu = cpu_,
-                                 .observer = std::move(observer)});
-  loop_ = std::make_unique<EngineLoop>(&rank_->engine(),
-                                       rank_->stream_to_poll(), agent_.get());
+  if (alone) {
+    loop_ = std::make_unique<EngineLoop>(&ranks_.front()->engine(),
+                                         ranks_.front()->stream_to_poll(),
+                                         agent_.get());
+    return;
+  }
+  group_loop_ = std::make_unique<GroupLoop>(
+      GroupLoopOptions{.vote = {.all_interval = options.all_interval,
+                                .any_interval = options.any_interval},
+                       .max_prefill_wait = options.max_prefill_wait,
+                       .expert_slots = group_->slots(),
+                       .drafts = engine_options.num_draft_tokens > 0},
+      engines(), agent_.get(), &clock_);
+}
+
+std::vector<LLMEngine*> WorkerProcess::engines() const {
+  std::vector<LLMEngine*> engines;
+  for (const auto& rank : ranks_) engines.push_back(&rank->engine());
+  return engines;
 }
 
 }  // namespace baton

@@ -19,6 +19,8 @@
 #include "engine/model/deepseek_v3_runner.h"
 #include "kernels/thread_pool.h"
 #include "server/engine_loop.h"
+#include "server/expert_group.h"
+#include "server/group_loop.h"
 #include "server/worker_options.h"
 #include "server/worker_rank.h"
 
@@ -42,9 +44,10 @@ class WorkerProcess {
       const WorkerOptions& options,
       std::function<void(const StepStats&)> observer);
 
-  LLMEngine& engine() const { return rank_->engine(); }
+  // Of the local ranks.
+  std::vector<LLMEngine*> engines() const;
   const Clock& clock() const { return clock_; }
-  const ModelRunnerInfo& model() const { return runner_->info(); }
+  const ModelRunnerInfo& model() const { return runners_.front()->info(); }
   // UcxTransport's ways; none: unified.
   std::vector<std::string> kv_transports() const;
   // Thread-safe. All 0 where nothing is transferred.
@@ -58,20 +61,26 @@ class WorkerProcess {
   absl::Status TakePool(const WorkerOptions& options);
   // The options that the engine works by, with what they leave to measure.
   EngineOptions MakeEngineOptions(const WorkerOptions& options);
-  void StartEngine(const EngineOptions& options, absl::Duration kv_lease,
-                   std::function<void(const StepStats&)> observer);
+  void StartAgent(absl::Duration kv_lease);
+  void StartRanks(const WorkerOptions& options,
+                  std::function<void(const StepStats&)> observer);
 
   // In the order of their making; each borrows from those above.
   MonotonicClock clock_;
   CpuContext cpu_;
   std::unique_ptr<ThreadPool> threads_;
-  std::unique_ptr<DeepSeekV3Runner> runner_;
+  std::unique_ptr<const LoadedDeepSeekV3> weights_;
+  std::unique_ptr<ExpertGroup> group_;  // Null: one rank.
+  // Of each local rank, as are rank_pools_ and ranks_.
+  std::vector<std::unique_ptr<DeepSeekV3Runner>> runners_;
   std::unique_ptr<UcxTransport> transport_;  // Null: unified.
   AnonymousRegion region_;                   // Null: the transport's.
-  std::unique_ptr<KvPool> pool_;
+  std::unique_ptr<KvPool> pool_;             // The ranks' one after the other.
+  std::vector<KvPool> rank_pools_;
   std::unique_ptr<KvTransferAgent> agent_;  // Null: unified.
-  std::unique_ptr<WorkerRank> rank_;
-  std::unique_ptr<EngineLoop> loop_;
+  std::vector<std::unique_ptr<WorkerRank>> ranks_;
+  std::unique_ptr<EngineLoop> loop_;       // Of one rank.
+  std::unique_ptr<GroupLoop> group_loop_;  // Of several.
 };
 
 }  // namespace baton

@@ -12,8 +12,9 @@ WorkerRank::WorkerRank(const EngineOptions& options, const Parts& parts)
                                          .pool = parts.pool,
                                          .transfer = parts.transfer,
                                          .clock = parts.clock,
-                                         .observer = parts.observer}) {
-  if (options.pipeline_depth > 1) {
+                                         .observer = parts.observer,
+                                         .on_work = parts.on_work}) {
+  if (options.pipeline_depth > 1 || parts.on_work.run != nullptr) {
     device_ = std::make_unique<DeviceThread>(&stream_);
   }
 }

@@ -10,6 +10,7 @@
 #include "comm/kv_transfer_port.h"
 #include "engine/cpu_device_stream.h"
 #include "engine/cpu_step_executor.h"
+#include "engine/device_stream.h"
 #include "engine/engine_options.h"
 #include "engine/llm_engine.h"
 #include "engine/model_runner.h"
@@ -31,6 +32,9 @@ class WorkerRank {
     CpuContext cpu = {};
     // Told of each step on the engine's thread; may be empty.
     std::function<void(const StepStats&)> observer = {};
+    // As of EngineEnvironment; of a rank in a group, whose device then always
+    // has a thread of its own.
+    DeviceTask on_work = {};
   };
 
   WorkerRank(const EngineOptions& options, const Parts& parts);
@@ -45,7 +49,8 @@ class WorkerRank {
   CpuDeviceStream stream_;
   CpuStepExecutor executor_;
   LLMEngine engine_;
-  std::unique_ptr<DeviceThread> device_;  // At depth 1 the engine's thread.
+  // Alone at depth 1 the engine's thread is the device.
+  std::unique_ptr<DeviceThread> device_;
 };
 
 }  // namespace baton

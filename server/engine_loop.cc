@@ -2,6 +2,8 @@
 
 #include <sys/prctl.h>
 
+#include <cstdint>
+
 #include "base/logging.h"
 
 namespace baton {
@@ -10,7 +12,7 @@ namespace {
 // Work and the end wake the threads; this bounds what a lost wake-up costs.
 constexpr absl::Duration kIdleWait = absl::Seconds(1);
 // The engine looks for the end of a step by the clock.
-constexpr unsigned long kTimerSlackNanoseconds = 1000;
+constexpr uint64_t kTimerSlackNanoseconds = 1000;
 // Every request has ended by then: more is a bug, and better seen than waited
 // for.
 constexpr int kMaxIdleWaitsAtTheEnd = 60;

@@ -5,7 +5,7 @@
 namespace baton {
 namespace {
 
-v1::DecodeResponse Chunk(uint32_t first, std::vector<uint32_t> tokens) {
+v1::DecodeResponse Chunk(uint32_t first, const std::vector<uint32_t>& tokens) {
   v1::DecodeResponse response;
   response.mutable_chunk()->set_sample_index(1);
   response.mutable_chunk()->set_attempt(2);
@@ -58,7 +58,8 @@ TEST(TokenStreamTraitsTest, NewerProgressReplacesOlderAndNothingElse) {
   EXPECT_FALSE(TokenStreamTraits::Merge(&last, handle));
 }
 
-v1::PrefillResponse Prompt(uint32_t first, std::vector<uint32_t> tokens) {
+v1::PrefillResponse Prompt(uint32_t first,
+                           const std::vector<uint32_t>& tokens) {
   v1::PrefillResponse response;
   v1::PromptLogprobs& prompt = *response.mutable_prompt_logprobs();
   prompt.set_first_token_index(first);

@@ -80,6 +80,9 @@ void AddEngineFlags(Flags* flags, WorkerOptions* o) {
                       "of work wait.",
               .min = 1,
               .max = 1e6});
+}
+
+void AddStepFlags(Flags* flags, WorkerOptions* o) {
   flags->Add(&o->async_scheduling,
              {.name = "async_scheduling",
               .help = "Plan and launch a step while the one before it runs. "
@@ -231,6 +234,7 @@ void AddWorkerFlags(Flags* flags, WorkerOptions* options) {
                             "by itself."});
   AddModelFlags(flags, options);
   AddEngineFlags(flags, options);
+  AddStepFlags(flags, options);
   AddKvFlags(flags, options);
   AddGroupFlags(flags, options);
   AddDaemonFlags(flags, &options->daemon);

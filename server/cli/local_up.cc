@@ -75,8 +75,12 @@ class LocalCluster {
  private:
   absl::Status Prepare();
   absl::Status StartWorkers(const std::string& program);
-  absl::Status StartPool(const std::string& program, const std::string& role,
-                         uint32_t count);
+  struct Pool {
+    std::string role;
+    uint32_t count = 0;
+    uint32_t ep_size = 1;
+  };
+  absl::Status StartPool(const std::string& program, const Pool& pool);
   absl::Status StartRouter(const std::string& program);
   absl::Status Launch(std::string name, std::vector<std::string> arguments);
   absl::Status AwaitEndpoints();
@@ -144,26 +148,30 @@ absl::Status LocalCluster::Launch(std::string name,
 }
 
 absl::Status LocalCluster::StartWorkers(const std::string& program) {
-  std::vector<std::pair<std::string, uint32_t>> pools = {
-      {"prefill", options_.prefill.value_or(1)},
-      {"decode", options_.decode.value_or(1)}};
-  if (options_.unified) pools = {{"unified", 1}};
-  for (const auto& [role, count] : pools) {
-    RETURN_IF_ERROR(StartPool(program, role, count));
+  std::vector<Pool> pools = {
+      {"prefill", options_.prefill.value_or(1), options_.prefill_ep},
+      {"decode", options_.decode.value_or(1), options_.decode_ep}};
+  if (options_.unified) pools = {{"unified", 1, options_.unified_ep}};
+  for (const Pool& pool : pools) {
+    RETURN_IF_ERROR(StartPool(program, pool));
   }
   return AwaitEndpoints();
 }
 
 absl::Status LocalCluster::StartPool(const std::string& program,
-                                     const std::string& role, uint32_t count) {
-  for (uint32_t i = 0; i < count; ++i) {
+                                     const Pool& pool) {
+  for (uint32_t i = 0; i < pool.count; ++i) {
     std::vector<std::string> arguments = {
-        program, "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
-        "--role=" + role, "--model=" + options_.model};
+        program,
+        "--listen=127.0.0.1:0",
+        "--metrics_listen=127.0.0.1:0",
+        "--role=" + pool.role,
+        "--model=" + options_.model,
+        "--ep_size=" + std::to_string(pool.ep_size)};
     arguments.insert(arguments.end(), options_.worker_flags.begin(),
                      options_.worker_flags.end());
     RETURN_IF_ERROR(
-        Launch(role + "-" + std::to_string(i), std::move(arguments)));
+        Launch(pool.role + "-" + std::to_string(i), std::move(arguments)));
   }
   return absl::OkStatus();
 }
@@ -340,6 +348,21 @@ void AddLocalUpFlags(Flags& flags, LocalUpOptions* options) {
                                .max = 64});
   flags.Add(&options->unified,
             {.name = "unified", .help = "One worker that does both, instead."});
+  flags.Add(&options->prefill_ep,
+            {.name = "prefill_ep",
+             .help = "Ranks of each prefill worker's expert-parallel group.",
+             .min = 1,
+             .max = 1024});
+  flags.Add(&options->decode_ep,
+            {.name = "decode_ep",
+             .help = "Ranks of each decode worker's group.",
+             .min = 1,
+             .max = 1024});
+  flags.Add(&options->unified_ep,
+            {.name = "unified_ep",
+             .help = "Ranks of the unified worker's group.",
+             .min = 1,
+             .max = 1024});
   flags.Add(&options->router_listen,
             {.name = "router_listen",
              .help = "Where the router listens; port 0 takes any free one."});
@@ -377,6 +400,12 @@ absl::Status ValidateLocalUp(const LocalUpOptions& options) {
     return FieldError("unified",
                       "is one worker that does both: it contradicts --prefill "
                       "and --decode");
+  }
+  if (options.unified && (options.prefill_ep > 1 || options.decode_ep > 1)) {
+    return FieldError("unified", "has --unified_ep");
+  }
+  if (!options.unified && options.unified_ep > 1) {
+    return FieldError("unified_ep", "is of --unified");
   }
   if (!fs::is_directory(options.model)) {
     return FieldError("model", "\"" + options.model + "\" is no folder");

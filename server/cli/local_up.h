@@ -19,6 +19,10 @@ struct LocalUpOptions {
   std::optional<uint32_t> prefill;  // Absent: 1.
   std::optional<uint32_t> decode;   // Likewise.
   bool unified = false;
+  // Ranks of the expert-parallel group of each worker, by role.
+  uint32_t prefill_ep = 1;
+  uint32_t decode_ep = 1;
+  uint32_t unified_ep = 1;
   std::string router_listen = "127.0.0.1:0";
   std::string bin_dir;
   std::vector<std::string> worker_flags;

@@ -55,11 +55,11 @@ void RequestGate::Close() {
   if (empty && on_empty_) on_empty_();
 }
 
-void RequestGate::OnCut(const void* key, std::function<void()> cut) {
+void RequestGate::OnCut(const void* key, const std::function<void()>& cut) {
   {
     absl::MutexLock lock(&mutex_);
     if (!cut_) {
-      CHECK(cuts_.emplace(key, std::move(cut)).second);
+      CHECK(cuts_.emplace(key, cut).second);
       return;
     }
   }

@@ -32,7 +32,7 @@ class RequestGate {
   // `cut` ends a request that is inside soon, with DrainingError. Called at
   // most once, without a lock: by Cut(), perhaps as the request leaves, or here
   // if it was cut before. The key is the request's own.
-  void OnCut(const void* key, std::function<void()> cut)
+  void OnCut(const void* key, const std::function<void()>& cut)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Those inside have had their time.
   void Cut() ABSL_LOCKS_EXCLUDED(mutex_);

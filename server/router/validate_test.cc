@@ -275,26 +275,30 @@ TEST(ValidateTest, DecidesEachFieldAloneAndNamesIt) {
   }
 }
 
+void ExpectInRange(const SamplingPlan& sampling) {
+  EXPECT_FALSE(std::signbit(sampling.temperature));
+  EXPECT_LE(sampling.temperature, 100);
+  EXPECT_GT(sampling.top_p, 0);
+  EXPECT_LE(sampling.top_p, 1);
+  EXPECT_GE(sampling.min_p, 0);
+  EXPECT_LE(sampling.min_p, 1);
+  EXPECT_LE(sampling.top_k, 0x7fffffffu);
+  EXPECT_GE(sampling.repetition_penalty, 0.01f);
+  EXPECT_LE(sampling.repetition_penalty, 100);
+  EXPECT_LE(std::abs(sampling.presence_penalty), 2);
+  EXPECT_LE(std::abs(sampling.frequency_penalty), 2);
+  EXPECT_LE(sampling.logit_bias.size(), 100u);
+  for (const auto& [token_id, bias] : sampling.logit_bias) {
+    EXPECT_LT(token_id, 100u);
+    EXPECT_LE(std::abs(bias), 100);
+  }
+}
+
 void ExpectInRange(const GenerationPlan& plan) {
   EXPECT_GE(plan.prompt_ids.size(), 1u);
   EXPECT_GE(plan.max_tokens, 1u);
   EXPECT_LE(plan.prompt_ids.size() + plan.max_tokens, 32u);
-  EXPECT_FALSE(std::signbit(plan.sampling.temperature));
-  EXPECT_LE(plan.sampling.temperature, 100);
-  EXPECT_GT(plan.sampling.top_p, 0);
-  EXPECT_LE(plan.sampling.top_p, 1);
-  EXPECT_GE(plan.sampling.min_p, 0);
-  EXPECT_LE(plan.sampling.min_p, 1);
-  EXPECT_LE(plan.sampling.top_k, 0x7fffffffu);
-  EXPECT_GE(plan.sampling.repetition_penalty, 0.01f);
-  EXPECT_LE(plan.sampling.repetition_penalty, 100);
-  EXPECT_LE(std::abs(plan.sampling.presence_penalty), 2);
-  EXPECT_LE(std::abs(plan.sampling.frequency_penalty), 2);
-  EXPECT_LE(plan.sampling.logit_bias.size(), 100u);
-  for (const auto& [token_id, bias] : plan.sampling.logit_bias) {
-    EXPECT_LT(token_id, 100u);
-    EXPECT_LE(std::abs(bias), 100);
-  }
+  ExpectInRange(plan.sampling);
   EXPECT_LE(plan.min_tokens, plan.max_tokens);
   EXPECT_LE(plan.num_top_logprobs, 20u);
   EXPECT_LT(plan.prompt_logprobs_from.value_or(0), plan.prompt_ids.size());

@@ -49,85 +49,28 @@ std::vector<MatrixCell> CellsOf(const std::vector<AxisRow>& rows) {
   return cells;
 }
 
-void AddLengths(std::vector<GenerationRequest>* requests) {
-  for (int i = kFirstLong; i < kFirstLong + kNumLong; ++i) {
-    GenerationRequest& request = (*requests)[i];
-    request.token_ids.resize(std::min<size_t>(request.token_ids.size(), 60));
-    request.original_prompt_tokens =
-        static_cast<uint32_t>(request.token_ids.size());
-    request.max_tokens = kLongTokens;
-  }
-}
-
-void AddPenalties(std::vector<GenerationRequest>* requests) {
-  for (size_t i = 0; i < requests->size(); ++i) {
-    SamplingParams& sampling = (*requests)[i].sampling;
-    if (i % 5 == 1) sampling.repetition_penalty = i % 2 == 0 ? 2.0f : 0.5f;
-    if (i % 7 == 2) sampling.presence_penalty = i % 2 == 0 ? 1.5f : -0.75f;
-    if (i % 7 == 3) sampling.frequency_penalty = i % 2 == 0 ? 0.6f : -0.3f;
-  }
-}
-
-void AddLogprobs(std::vector<GenerationRequest>* requests) {
-  for (size_t i = 0; i < requests->size(); ++i) {
-    GenerationRequest& request = (*requests)[i];
-    if (i % 3 != 0) {
-      request.sampling.num_top_logprobs =
-          i % 4 == 0 ? kMaxTopLogprobs : static_cast<uint32_t>(i % 4);
-    }
-    request.sampling.logprobs_after_truncation = i % 5 >= 3;
-    if (i % 4 < 2) {
-      request.prompt_logprobs_from =
-          i % 8 < 4 ? 0 : request.original_prompt_tokens / 2;
-    }
-  }
-}
-
-// Everything that a request may ask for belongs here, alone and with all else:
-// greedy and seeded draws, truncations and lengths (MixedRequests), outputs
-// that outgrow their blocks, several samples, and what changes the logits or
-// tells more of them. AddBiases and AddStops add the rest.
+// Everything that a request may ask for belongs here: greedy and seeded draws,
+// truncations and lengths (MixedRequests), outputs that outgrow their blocks.
 std::vector<GenerationRequest> MakeRequests() {
   std::vector<GenerationRequest> requests =
       MixedRequests(kNumRequests, kVocabSize);
-  AddLengths(&requests);
-  AddPenalties(&requests);
-  AddLogprobs(&requests);
-  for (size_t i = 3; i < requests.size(); i += 5) {
-    requests[i].num_samples = static_cast<uint32_t>(2 + i % 3);
+  for (int i = kFirstLong; i < kFirstLong + kNumLong; ++i) {
+    requests[i].token_ids.resize(
+        std::min<size_t>(requests[i].token_ids.size(), 60));
+    requests[i].original_prompt_tokens =
+        static_cast<uint32_t>(requests[i].token_ids.size());
+    requests[i].max_tokens = kLongTokens;
   }
   return requests;
 }
 
-// The first samples alone, as they are in both functions below.
-using FirstSamples = std::vector<GeneratedSequence>;
-
-// Every fourth request may not draw a token that it would have drawn, and draws
-// another more often.
-void AddBiases(const FirstSamples& unbiased,
-               std::vector<GenerationRequest>* requests) {
-  for (size_t i = 3; i < requests->size(); i += 4) {
-    const std::vector<uint32_t>& ids = unbiased[i].token_ids;
-    const uint32_t drawn = ids[i * 3 % ids.size()];
-    (*requests)[i].sampling.logit_bias = {
-        {.token_id = drawn, .bias = -100},
-        {.token_id = (drawn + 1) % kVocabSize, .bias = 2.5f}};
-  }
-}
-
 // Every third request ends where a stop token comes: one that it would have
-// drawn at a place that differs from request to request; every second of these
-// may not end so soon.
-void AddStops(const FirstSamples& unstopped,
+// drawn at a place that differs from request to request.
+void AddStops(const std::vector<GeneratedSequence>& unstopped,
               std::vector<GenerationRequest>* requests) {
   for (size_t i = 2; i < requests->size(); i += 3) {
     const std::vector<uint32_t>& ids = unstopped[i].token_ids;
-    const size_t place = i * 7 % ids.size();
-    (*requests)[i].stop_token_ids = {0, ids[place]};
-    if (i % 2 == 1) {
-      (*requests)[i].min_tokens = static_cast<uint32_t>(
-          std::min<size_t>(place + 2, (*requests)[i].max_tokens));
-    }
+    (*requests)[i].stop_token_ids = {0, ids[i * 7 % ids.size()]};
   }
 }
 
@@ -179,16 +122,9 @@ std::vector<MatrixCell> PairwiseCells() {
 
 Matrix::Matrix(std::string model_folder)
     : model_folder_(std::move(model_folder)), requests_(MakeRequests()) {
-  const auto first_samples = [this] {
-    std::vector<GenerationRequest> firsts = requests_;
-    for (GenerationRequest& request : firsts) request.num_samples = 1;
-    return RunRequests(model_folder_, MatrixCell{}.config(), firsts).sequences;
-  };
-  AddBiases(first_samples(), &requests_);
-  AddStops(first_samples(), &requests_);
-  expected_ = RunRequests(model_folder_, MatrixCell{}.config(),
-                          EachSampleAlone(requests_))
-                  .sequences;
+  const MachineConfig config = MatrixCell{}.config();
+  AddStops(RunRequests(model_folder_, config, requests_).sequences, &requests_);
+  expected_ = RunRequests(model_folder_, config, requests_).sequences;
 }
 
 CellResult Matrix::Run(const MatrixCell& cell) const {
@@ -213,12 +149,12 @@ std::string Complaint(const CellResult& result) {
 void PrintMatrix(const Matrix& matrix, const std::vector<CellResult>& results,
                  std::ostream& out) {
   out << absl::StrFormat(
-      "%d requests, %d samples, %d tokens, digest %016x. =: the same tokens "
-      "and log-probabilities, bit for bit; in brackets the preemptions; -: "
+      "%d requests, %d tokens, digest %016x. =: the same tokens and "
+      "log-probabilities, bit for bit; in brackets the preemptions; -: "
       "impossible (a sequence that runs alone is never preempted). "
       "Accepted: drafts of those verified, all cells of the line.\n\n",
-      matrix.requests().size(), matrix.expected().size(),
-      NumTokens(matrix.expected()), Digest(matrix.expected()));
+      matrix.requests().size(), NumTokens(matrix.expected()),
+      Digest(matrix.expected()));
   out << "| depth | drafts |";
   std::string rule = "|---|---|";
   for (const char* placement : {"", " split"}) {

@@ -34,13 +34,12 @@ std::vector<MatrixCell> PairwiseCells();
 
 struct CellResult {
   MatrixCell cell;
-  bool same = false;  // All tokens and log-probabilities: the prompts', and of
-                      // those that were not drawn, too.
+  bool same = false;  // All tokens and log-probabilities.
   MachineResult run;
 };
 
-// Owns the requests and what they must give: what one sample after the other,
-// asked for alone, gives without drafts.
+// Owns the requests and what they must give: what one sequence after the other
+// gives without drafts.
 class Matrix {
  public:
   explicit Matrix(std::string model_folder);

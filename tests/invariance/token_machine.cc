@@ -1,6 +1,5 @@
 #include "tests/invariance/token_machine.h"
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -170,43 +169,30 @@ class Rank {
   std::unique_ptr<DeviceThread> device_;  // Null: Turn.
 };
 
-void Append(const ScoredTokens& scored, ScoredSequence* sequence) {
-  for (size_t i = 0; i < scored.tokens.size(); ++i) {
-    const SampledToken& token = scored.tokens[i];
-    sequence->token_ids.push_back(token.token_id);
-    sequence->logprob_bits.push_back(std::bit_cast<uint32_t>(token.logprob));
-    std::vector<Alternative>& top = sequence->top.emplace_back();
-    for (const SampledToken& other : scored.TopOf(i)) {
-      top.push_back({other.token_id, std::bit_cast<uint32_t>(other.logprob)});
-    }
-  }
-}
-
-// Collects one sample's tokens; dies on a gap, a repeat or a failure.
+// Collects one request's tokens; dies on a gap, a repeat or a failure.
 class CollectingSink final : public TokenSink {
  public:
   explicit CollectingSink(const GenerationRequest& request,
                           std::function<void(const KvHandle&)> on_handle = {})
       : num_resumed_(request.token_ids.size() - request.original_prompt_tokens),
-        first_prompt_index_(
-            std::max(request.prompt_logprobs_from.value_or(0), 1u)),
         on_handle_(std::move(on_handle)) {}
 
   const GeneratedSequence& sequence() const { return sequence_; }
   size_t num_tokens() const { return sequence_.token_ids.size(); }
+  uint32_t computed_tokens() const { return computed_tokens_; }
   bool finished() const { return finished_; }
 
   void OnKvHandle(const KvHandle& handle) override { on_handle_(handle); }
-  void OnProgress(uint32_t) override {}
-  void OnPromptLogprobs(const ScoredTokens& scored) override {
-    CHECK_EQ(num_tokens(), 0u);
-    CHECK_EQ(scored.first_index,
-             first_prompt_index_ + sequence_.prompt.token_ids.size());
-    Append(scored, &sequence_.prompt);
+  void OnProgress(uint32_t computed_tokens) override {
+    computed_tokens_ = computed_tokens;
   }
+  void OnPromptLogprobs(const ScoredTokens&) override {}
   void OnTokens(const ScoredTokens& scored) override {
     CHECK_EQ(scored.first_index, num_resumed_ + num_tokens());
-    Append(scored, &sequence_);
+    for (const SampledToken& token : scored.tokens) {
+      sequence_.token_ids.push_back(token.token_id);
+      sequence_.logprob_bits.push_back(std::bit_cast<uint32_t>(token.logprob));
+    }
   }
   void OnFinished(const GenerationOutcome& outcome) override {
     CHECK_OK(outcome.status);
@@ -215,157 +201,99 @@ class CollectingSink final : public TokenSink {
 
  private:
   const size_t num_resumed_;
-  const size_t first_prompt_index_;  // The token at 0 has no log-probability.
   const std::function<void(const KvHandle&)> on_handle_;
   GeneratedSequence sequence_;
+  uint32_t computed_tokens_ = 0;
   bool finished_ = false;
 };
 
-// The sinks of all samples of some requests, in the order of MachineResult.
-class SampleSinks {
- public:
-  struct Sample {
-    RequestId id;
-    uint32_t index = 0;
-    std::unique_ptr<CollectingSink> sink;
-  };
-
-  explicit SampleSinks(const std::vector<GenerationRequest>& requests) {
-    for (const GenerationRequest& request : EachSampleAlone(requests)) {
-      samples_.push_back({request.id, request.sample_index,
-                          std::make_unique<CollectingSink>(request)});
-    }
-  }
-
-  const std::vector<Sample>& samples() const { return samples_; }
-
-  // REQUIRES: a request of those.
-  std::vector<TokenSink*> Of(const GenerationRequest& request) const {
-    std::vector<TokenSink*> sinks;
-    for (const Sample& sample : samples_) {
-      if (sample.id == request.id && sample.index >= request.sample_index &&
-          sample.index - request.sample_index < request.num_samples) {
-        sinks.push_back(sample.sink.get());
-      }
-    }
-    return sinks;
-  }
-
-  bool AllFinished() const {
-    return std::ranges::all_of(
-        samples_, [](const Sample& sample) { return sample.sink->finished(); });
-  }
-
-  std::vector<GeneratedSequence> Sequences() const {
-    std::vector<GeneratedSequence> sequences;
-    for (const Sample& sample : samples_) {
-      sequences.push_back(sample.sink->sequence());
-    }
-    return sequences;
-  }
-
- private:
-  std::vector<Sample> samples_;
-};
-
-// Preempts each sample once before each of its tokens, where it is running.
+// Preempts each request once before each of its tokens, where it is running.
 class Preempter {
  public:
-  void MaybePreempt(const SampleSinks& sinks, LLMEngine* engine) {
-    for (size_t i = 0; i < sinks.samples().size(); ++i) {
-      const SampleSinks::Sample& sample = sinks.samples()[i];
-      const std::pair place(i, sample.sink->num_tokens());
-      if (preempted_.contains(place)) continue;
-      if (engine->Preempt(sample.id, sample.index)) preempted_.insert(place);
-    }
+  void MaybePreempt(LLMEngine& engine, const RequestId& id, size_t next_index) {
+    if (preempted_.contains({id, next_index})) return;
+    if (engine.Preempt(id, 0)) preempted_.insert({id, next_index});
   }
   uint32_t num_preempted() const {
     return static_cast<uint32_t>(preempted_.size());
   }
 
  private:
-  std::set<std::pair<size_t, size_t>> preempted_;
+  std::set<std::pair<RequestId, size_t>> preempted_;
 };
+
+bool AllFinished(const std::vector<std::unique_ptr<CollectingSink>>& sinks) {
+  for (const auto& sink : sinks) {
+    if (!sink->finished()) return false;
+  }
+  return true;
+}
 
 MachineResult RunUnified(Rank& rank, const MachineConfig& config,
                          const std::vector<GenerationRequest>& requests) {
-  const SampleSinks sinks(requests);
+  std::vector<std::unique_ptr<CollectingSink>> sinks;
   for (const GenerationRequest& request : requests) {
-    CHECK_OK(rank.engine().Submit(request, sinks.Of(request)));
+    sinks.push_back(std::make_unique<CollectingSink>(request));
+    CHECK_OK(rank.engine().Submit(request, sinks.back().get()));
   }
   Preempter preempter;
-  while (!sinks.AllFinished() || !rank.engine().idle()) {
+  while (!AllFinished(sinks) || !rank.engine().idle()) {
     if (!rank.Turn()) rank.engine().WaitForWork(kDeviceWait);
     if (!config.preempt_before_every_token) continue;
-    preempter.MaybePreempt(sinks, &rank.engine());
+    for (size_t i = 0; i < requests.size(); ++i) {
+      preempter.MaybePreempt(rank.engine(), requests[i].id,
+                             sinks[i]->num_tokens());
+    }
   }
   MachineResult result;
-  result.sequences = sinks.Sequences();
+  for (const auto& sink : sinks) result.sequences.push_back(sink->sequence());
   rank.AddCountsTo(&result);
   result.num_preempted_indices = preempter.num_preempted();
   return result;
-}
-
-using FirstSinks = std::vector<std::unique_ptr<CollectingSink>>;
-
-// All prompts, to the first of the ranks; their handles go on to the second,
-// which tells `sinks`.
-FirstSinks SubmitSplit(std::array<Rank*, 2> ranks,
-                       const std::vector<GenerationRequest>& requests,
-                       const SampleSinks& sinks) {
-  FirstSinks first_sinks;
-  for (const GenerationRequest& request : requests) {
-    const auto decode = [engine = &ranks[1]->engine(), &request,
-                         &sinks](const KvHandle& handle) {
-      GenerationRequest rest = request;
-      rest.mode = RequestMode::kDecode;
-      rest.kv_handle = handle;
-      CHECK_OK(engine->Submit(std::move(rest), sinks.Of(request)));
-    };
-    first_sinks.push_back(std::make_unique<CollectingSink>(request, decode));
-    GenerationRequest prompt = request;
-    prompt.mode = RequestMode::kPrefill;
-    prompt.num_samples = 1;
-    CHECK_OK(
-        ranks[0]->engine().Submit(std::move(prompt), first_sinks.back().get()));
-  }
-  return first_sinks;
-}
-
-// What the first engine told of a request goes to its first sample: the prompt,
-// and the same first token that the second engine told.
-void Join(const GeneratedSequence& first, GeneratedSequence* sequence) {
-  CHECK_EQ(first.token_ids.size(), 1u);
-  CHECK_EQ(first.token_ids[0], sequence->token_ids.at(0));
-  CHECK_EQ(first.logprob_bits[0], sequence->logprob_bits[0]);
-  CHECK(first.top[0] == sequence->top[0]);
-  CHECK(sequence->prompt.token_ids.empty());
-  sequence->prompt = first.prompt;
 }
 
 MachineResult RunSplit(std::array<Rank*, 2> ranks, const MachineConfig& config,
                        const std::vector<GenerationRequest>& requests) {
   Rank& prefill = *ranks[0];
   Rank& decode = *ranks[1];
-  const SampleSinks sinks(requests);
-  const FirstSinks first_sinks = SubmitSplit(ranks, requests, sinks);
-  const auto ended = [](const auto& sink) { return sink->finished(); };
+  std::vector<std::unique_ptr<CollectingSink>> first_sinks;
+  std::vector<std::unique_ptr<CollectingSink>> sinks;
+  for (const GenerationRequest& request : requests) {
+    sinks.push_back(std::make_unique<CollectingSink>(request));
+    CollectingSink* sink = sinks.back().get();
+    first_sinks.push_back(std::make_unique<CollectingSink>(
+        request, [&decode, &request, sink](const KvHandle& handle) {
+          GenerationRequest rest = request;
+          rest.mode = RequestMode::kDecode;
+          rest.kv_handle = handle;
+          CHECK_OK(decode.engine().Submit(std::move(rest), sink));
+        }));
+    GenerationRequest prompt = request;
+    prompt.mode = RequestMode::kPrefill;
+    CHECK_OK(
+        prefill.engine().Submit(std::move(prompt), first_sinks.back().get()));
+  }
   Preempter preempter;
-  while (!std::ranges::all_of(first_sinks, ended) || !sinks.AllFinished() ||
+  while (!AllFinished(first_sinks) || !AllFinished(sinks) ||
          !prefill.engine().idle() || !decode.engine().idle()) {
     const bool prefill_busy = prefill.Turn();
     if (!decode.Turn() && !prefill_busy) {
       decode.engine().WaitForWork(kDeviceWait);
     }
     if (!config.preempt_before_every_token) continue;
-    preempter.MaybePreempt(sinks, &decode.engine());
+    for (size_t i = 0; i < requests.size(); ++i) {
+      preempter.MaybePreempt(decode.engine(), requests[i].id,
+                             sinks[i]->num_tokens());
+    }
   }
   MachineResult result;
-  result.sequences = sinks.Sequences();
-  size_t sample = 0;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    Join(first_sinks[i]->sequence(), &result.sequences[sample]);
-    sample += requests[i].num_samples;
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    CHECK_EQ(first_sinks[i]->num_tokens(), 1u);
+    CHECK_EQ(first_sinks[i]->sequence().token_ids[0],
+             sinks[i]->sequence().token_ids[0]);
+    CHECK_EQ(first_sinks[i]->sequence().logprob_bits[0],
+             sinks[i]->sequence().logprob_bits[0]);
+    result.sequences.push_back(sinks[i]->sequence());
   }
   decode.AddCountsTo(&result);
   result.num_preempted_indices = preempter.num_preempted();
@@ -429,20 +357,6 @@ std::vector<GenerationRequest> MixedRequests(int count, uint32_t vocab_size) {
   return requests;
 }
 
-std::vector<GenerationRequest> EachSampleAlone(
-    const std::vector<GenerationRequest>& requests) {
-  std::vector<GenerationRequest> alone;
-  for (const GenerationRequest& request : requests) {
-    for (uint32_t i = 0; i < request.num_samples; ++i) {
-      GenerationRequest& sample = alone.emplace_back(request);
-      sample.sample_index += i;
-      sample.num_samples = 1;
-      if (i > 0) sample.prompt_logprobs_from.reset();
-    }
-  }
-  return alone;
-}
-
 size_t NumTokens(const std::vector<GeneratedSequence>& sequences) {
   size_t total = 0;
   for (const GeneratedSequence& sequence : sequences) {
@@ -458,21 +372,10 @@ uint64_t Digest(const std::vector<GeneratedSequence>& sequences) {
       hash = (hash ^ ((word >> shift) & 0xff)) * 0x100000001b3;
     }
   };
-  const auto add_scored = [&add](const ScoredSequence& scored) {
-    add(static_cast<uint32_t>(scored.token_ids.size()));
-    for (const uint32_t id : scored.token_ids) add(id);
-    for (const uint32_t bits : scored.logprob_bits) add(bits);
-    for (const std::vector<Alternative>& top : scored.top) {
-      if (!top.empty()) add(static_cast<uint32_t>(top.size()));
-      for (const Alternative& other : top) {
-        add(other.token_id);
-        add(other.logprob_bits);
-      }
-    }
-  };
   for (const GeneratedSequence& sequence : sequences) {
-    add_scored(sequence);
-    if (!sequence.prompt.token_ids.empty()) add_scored(sequence.prompt);
+    add(static_cast<uint32_t>(sequence.token_ids.size()));
+    for (const uint32_t id : sequence.token_ids) add(id);
+    for (const uint32_t bits : sequence.logprob_bits) add(bits);
   }
   return hash;
 }

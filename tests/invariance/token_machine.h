@@ -42,35 +42,18 @@ struct MachineConfig {
   std::string ToString() const;
 };
 
-// One that was possible in a place.
-struct Alternative {
-  uint32_t token_id = 0;
-  uint32_t logprob_bits = 0;
-
-  friend bool operator==(const Alternative&, const Alternative&) = default;
-};
-
-struct ScoredSequence {
+struct GeneratedSequence {
   std::vector<uint32_t> token_ids;
   std::vector<uint32_t> logprob_bits;
-  std::vector<std::vector<Alternative>> top;  // Of each token; may be empty.
-
-  friend bool operator==(const ScoredSequence&,
-                         const ScoredSequence&) = default;
-};
-
-struct GeneratedSequence : ScoredSequence {
-  ScoredSequence prompt;  // As much of it as was told.
 
   friend bool operator==(const GeneratedSequence&,
                          const GeneratedSequence&) = default;
 };
 
 struct MachineResult {
-  // Of all samples of the first request, of all of the second, ...; without the
-  // tokens that these resume from.
+  // In the order of the requests; without the tokens that these resume from.
   std::vector<GeneratedSequence> sequences;
-  // Pairs of (sample, generated index) before which the sample was preempted.
+  // Pairs of (request, generated index) before which the request was preempted.
   uint32_t num_preempted_indices = 0;
   // All steps of the engine that decodes.
   uint32_t num_preemptions = 0;
@@ -90,15 +73,9 @@ MachineResult RunRequests(const std::string& model_folder,
 // each.
 std::vector<GenerationRequest> MixedRequests(int count, uint32_t vocab_size);
 
-// A request for each sample, in the order of MachineResult. What the first one
-// alone tells, the others don't ask for.
-std::vector<GenerationRequest> EachSampleAlone(
-    const std::vector<GenerationRequest>& requests);
-
 size_t NumTokens(const std::vector<GeneratedSequence>& sequences);
 
-// FNV-1a (64 bits) over all there is: tokens, log-probability bits, and, where
-// there are any, alternatives and the prompt's.
+// FNV-1a (64 bits) over tokens and log-probability bits.
 uint64_t Digest(const std::vector<GeneratedSequence>& sequences);
 
 }  // namespace baton

@@ -1,6 +1,5 @@
 #include "tests/invariance/matrix.h"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <numeric>
@@ -8,17 +7,11 @@
 
 #include "absl/strings/str_format.h"
 #include "tests/invariance/covering_rows.h"
+#include "tests/invariance/matrix_requests.h"
 
 namespace baton {
 namespace {
 
-constexpr int kNumRequests = 64;
-constexpr uint32_t kVocabSize = 4096;
-// Prompts of one block, one after the other, that grow to up to four blocks
-// each in a pool of four.
-constexpr int kFirstLong = 8;
-constexpr int kNumLong = 12;
-constexpr uint32_t kLongTokens = 140;
 constexpr uint32_t kTightPoolBlocks = 4;
 
 constexpr std::array<uint32_t, 3> kDepths = {1, 2, 3};
@@ -47,31 +40,6 @@ std::vector<MatrixCell> CellsOf(const std::vector<AxisRow>& rows) {
   std::vector<MatrixCell> cells;
   for (const AxisRow& row : rows) cells.push_back(CellOf(row));
   return cells;
-}
-
-// Everything that a request may ask for belongs here: greedy and seeded draws,
-// truncations and lengths (MixedRequests), outputs that outgrow their blocks.
-std::vector<GenerationRequest> MakeRequests() {
-  std::vector<GenerationRequest> requests =
-      MixedRequests(kNumRequests, kVocabSize);
-  for (int i = kFirstLong; i < kFirstLong + kNumLong; ++i) {
-    requests[i].token_ids.resize(
-        std::min<size_t>(requests[i].token_ids.size(), 60));
-    requests[i].original_prompt_tokens =
-        static_cast<uint32_t>(requests[i].token_ids.size());
-    requests[i].max_tokens = kLongTokens;
-  }
-  return requests;
-}
-
-// Every third request ends where a stop token comes: one that it would have
-// drawn at a place that differs from request to request.
-void AddStops(const std::vector<GeneratedSequence>& unstopped,
-              std::vector<GenerationRequest>* requests) {
-  for (size_t i = 2; i < requests->size(); i += 3) {
-    const std::vector<uint32_t>& ids = unstopped[i].token_ids;
-    (*requests)[i].stop_token_ids = {0, ids[i * 7 % ids.size()]};
-  }
 }
 
 uint32_t Sum(const std::array<uint32_t, kMaxDraftTokens>& counts) {
@@ -121,10 +89,14 @@ std::vector<MatrixCell> PairwiseCells() {
 }
 
 Matrix::Matrix(std::string model_folder)
-    : model_folder_(std::move(model_folder)), requests_(MakeRequests()) {
+    : model_folder_(std::move(model_folder)), requests_(MatrixRequests()) {
   const MachineConfig config = MatrixCell{}.config();
-  AddStops(RunRequests(model_folder_, config, requests_).sequences, &requests_);
-  expected_ = RunRequests(model_folder_, config, requests_).sequences;
+  const auto run_alone = [&] {
+    return RunRequests(model_folder_, config, SamplesAlone(requests_))
+        .sequences;
+  };
+  AddStops(run_alone(), &requests_);
+  expected_ = run_alone();
 }
 
 CellResult Matrix::Run(const MatrixCell& cell) const {
@@ -149,12 +121,12 @@ std::string Complaint(const CellResult& result) {
 void PrintMatrix(const Matrix& matrix, const std::vector<CellResult>& results,
                  std::ostream& out) {
   out << absl::StrFormat(
-      "%d requests, %d tokens, digest %016x. =: the same tokens and "
-      "log-probabilities, bit for bit; in brackets the preemptions; -: "
+      "%d requests, %d samples, %d tokens, digest %016x. =: the same tokens "
+      "and log-probabilities, bit for bit; in brackets the preemptions; -: "
       "impossible (a sequence that runs alone is never preempted). "
       "Accepted: drafts of those verified, all cells of the line.\n\n",
-      matrix.requests().size(), NumTokens(matrix.expected()),
-      Digest(matrix.expected()));
+      matrix.requests().size(), matrix.expected().size(),
+      NumTokens(matrix.expected()), Digest(matrix.expected()));
   out << "| depth | drafts |";
   std::string rule = "|---|---|";
   for (const char* placement : {"", " split"}) {

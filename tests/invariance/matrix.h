@@ -38,13 +38,14 @@ struct CellResult {
   MachineResult run;
 };
 
-// Owns the requests and what they must give: what one sequence after the other
-// gives without drafts.
+// Owns the requests and what they must give: what their samples give, each
+// asked for alone, one after the other, without drafts.
 class Matrix {
  public:
   explicit Matrix(std::string model_folder);
 
   const std::vector<GenerationRequest>& requests() const { return requests_; }
+  // Of SamplesAlone.
   const std::vector<GeneratedSequence>& expected() const { return expected_; }
   CellResult Run(const MatrixCell& cell) const;
 

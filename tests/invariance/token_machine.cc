@@ -1,5 +1,6 @@
 #include "tests/invariance/token_machine.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -7,7 +8,9 @@
 #include <memory>
 #include <random>
 #include <set>
+#include <span>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
 #include "base/clock.h"
@@ -169,14 +172,31 @@ class Rank {
   std::unique_ptr<DeviceThread> device_;  // Null: Turn.
 };
 
-// Collects one request's tokens; dies on a gap, a repeat or a failure.
+uint32_t LogprobBits(const SampledToken& token) {
+  return std::bit_cast<uint32_t>(token.logprob);
+}
+
+void AddTop(std::span<const SampledToken> top, std::vector<uint32_t>* to) {
+  to->push_back(static_cast<uint32_t>(top.size()));
+  for (const SampledToken& token : top) {
+    to->push_back(token.token_id);
+    to->push_back(LogprobBits(token));
+  }
+}
+
+// Collects what one sample is told; dies on a gap, a repeat or a failure.
 class CollectingSink final : public TokenSink {
  public:
-  explicit CollectingSink(const GenerationRequest& request,
-                          std::function<void(const KvHandle&)> on_handle = {})
-      : num_resumed_(request.token_ids.size() - request.original_prompt_tokens),
+  CollectingSink(const GenerationRequest& request, uint32_t sample_index,
+                 std::function<void(const KvHandle&)> on_handle = {})
+      : id_(request.id),
+        sample_index_(sample_index),
+        num_resumed_(request.token_ids.size() - request.original_prompt_tokens),
+        next_of_prompt_(std::max(request.prompt_logprobs_from.value_or(1), 1u)),
         on_handle_(std::move(on_handle)) {}
 
+  const RequestId& id() const { return id_; }
+  uint32_t sample_index() const { return sample_index_; }
   const GeneratedSequence& sequence() const { return sequence_; }
   size_t num_tokens() const { return sequence_.token_ids.size(); }
   uint32_t computed_tokens() const { return computed_tokens_; }
@@ -186,12 +206,22 @@ class CollectingSink final : public TokenSink {
   void OnProgress(uint32_t computed_tokens) override {
     computed_tokens_ = computed_tokens;
   }
-  void OnPromptLogprobs(const ScoredTokens&) override {}
+  void OnPromptLogprobs(const ScoredTokens& scored) override {
+    CHECK_EQ(num_tokens(), 0u);
+    CHECK_EQ(scored.first_index, next_of_prompt_);
+    next_of_prompt_ += static_cast<uint32_t>(scored.tokens.size());
+    for (size_t i = 0; i < scored.tokens.size(); ++i) {
+      sequence_.prompt.push_back(scored.tokens[i].token_id);
+      sequence_.prompt.push_back(LogprobBits(scored.tokens[i]));
+      AddTop(scored.TopOf(i), &sequence_.prompt);
+    }
+  }
   void OnTokens(const ScoredTokens& scored) override {
     CHECK_EQ(scored.first_index, num_resumed_ + num_tokens());
-    for (const SampledToken& token : scored.tokens) {
-      sequence_.token_ids.push_back(token.token_id);
-      sequence_.logprob_bits.push_back(std::bit_cast<uint32_t>(token.logprob));
+    for (size_t i = 0; i < scored.tokens.size(); ++i) {
+      sequence_.token_ids.push_back(scored.tokens[i].token_id);
+      sequence_.logprob_bits.push_back(LogprobBits(scored.tokens[i]));
+      if (scored.num_top > 0) AddTop(scored.TopOf(i), &sequence_.top);
     }
   }
   void OnFinished(const GenerationOutcome& outcome) override {
@@ -200,49 +230,67 @@ class CollectingSink final : public TokenSink {
   }
 
  private:
+  const RequestId id_;
+  const uint32_t sample_index_;
   const size_t num_resumed_;
+  uint32_t next_of_prompt_;
   const std::function<void(const KvHandle&)> on_handle_;
   GeneratedSequence sequence_;
   uint32_t computed_tokens_ = 0;
   bool finished_ = false;
 };
 
-// Preempts each request once before each of its tokens, where it is running.
+using Sinks = std::vector<std::unique_ptr<CollectingSink>>;
+
+// A sink for each of the request's samples.
+std::vector<TokenSink*> AddSinks(const GenerationRequest& request,
+                                 Sinks* sinks) {
+  std::vector<TokenSink*> added;
+  for (uint32_t i = 0; i < request.num_samples; ++i) {
+    sinks->push_back(
+        std::make_unique<CollectingSink>(request, request.sample_index + i));
+    added.push_back(sinks->back().get());
+  }
+  return added;
+}
+
+bool AllFinished(const Sinks& sinks) {
+  return std::ranges::all_of(sinks,
+                             [](const auto& sink) { return sink->finished(); });
+}
+
+// Preempts each sample once before each of its tokens, where it is running.
 class Preempter {
  public:
-  void MaybePreempt(LLMEngine& engine, const RequestId& id, size_t next_index) {
-    if (preempted_.contains({id, next_index})) return;
-    if (engine.Preempt(id, 0)) preempted_.insert({id, next_index});
+  void PreemptNew(LLMEngine& engine, const Sinks& sinks) {
+    for (const auto& sink : sinks) {
+      const auto key =
+          std::tuple(sink->id(), sink->sample_index(), sink->num_tokens());
+      if (preempted_.contains(key)) continue;
+      if (engine.Preempt(sink->id(), sink->sample_index())) {
+        preempted_.insert(key);
+      }
+    }
   }
   uint32_t num_preempted() const {
     return static_cast<uint32_t>(preempted_.size());
   }
 
  private:
-  std::set<std::pair<RequestId, size_t>> preempted_;
+  std::set<std::tuple<RequestId, uint32_t, size_t>> preempted_;
 };
-
-bool AllFinished(const std::vector<std::unique_ptr<CollectingSink>>& sinks) {
-  for (const auto& sink : sinks) {
-    if (!sink->finished()) return false;
-  }
-  return true;
-}
 
 MachineResult RunUnified(Rank& rank, const MachineConfig& config,
                          const std::vector<GenerationRequest>& requests) {
-  std::vector<std::unique_ptr<CollectingSink>> sinks;
+  Sinks sinks;
   for (const GenerationRequest& request : requests) {
-    sinks.push_back(std::make_unique<CollectingSink>(request));
-    CHECK_OK(rank.engine().Submit(request, sinks.back().get()));
+    CHECK_OK(rank.engine().Submit(request, AddSinks(request, &sinks)));
   }
   Preempter preempter;
   while (!AllFinished(sinks) || !rank.engine().idle()) {
     if (!rank.Turn()) rank.engine().WaitForWork(kDeviceWait);
-    if (!config.preempt_before_every_token) continue;
-    for (size_t i = 0; i < requests.size(); ++i) {
-      preempter.MaybePreempt(rank.engine(), requests[i].id,
-                             sinks[i]->num_tokens());
+    if (config.preempt_before_every_token) {
+      preempter.PreemptNew(rank.engine(), sinks);
     }
   }
   MachineResult result;
@@ -252,24 +300,39 @@ MachineResult RunUnified(Rank& rank, const MachineConfig& config,
   return result;
 }
 
+// What the prefill engine told of a request is what the decode engine told
+// first, and it alone told of the prompt.
+GeneratedSequence JoinFirst(const GeneratedSequence& prefilled,
+                            GeneratedSequence decoded) {
+  CHECK_EQ(prefilled.token_ids.size(), 1u);
+  CHECK_EQ(prefilled.token_ids[0], decoded.token_ids[0]);
+  CHECK_EQ(prefilled.logprob_bits[0], decoded.logprob_bits[0]);
+  CHECK(std::ranges::equal(prefilled.top,
+                           std::span(decoded.top).first(prefilled.top.size())));
+  CHECK(decoded.prompt.empty());
+  decoded.prompt = prefilled.prompt;
+  return decoded;
+}
+
 MachineResult RunSplit(std::array<Rank*, 2> ranks, const MachineConfig& config,
                        const std::vector<GenerationRequest>& requests) {
   Rank& prefill = *ranks[0];
   Rank& decode = *ranks[1];
-  std::vector<std::unique_ptr<CollectingSink>> first_sinks;
-  std::vector<std::unique_ptr<CollectingSink>> sinks;
+  Sinks first_sinks;
+  Sinks sinks;
   for (const GenerationRequest& request : requests) {
-    sinks.push_back(std::make_unique<CollectingSink>(request));
-    CollectingSink* sink = sinks.back().get();
+    const auto on_handle = [&decode, &request,
+                            to = AddSinks(request, &sinks)](const KvHandle& h) {
+      GenerationRequest rest = request;
+      rest.mode = RequestMode::kDecode;
+      rest.kv_handle = h;
+      CHECK_OK(decode.engine().Submit(std::move(rest), to));
+    };
     first_sinks.push_back(std::make_unique<CollectingSink>(
-        request, [&decode, &request, sink](const KvHandle& handle) {
-          GenerationRequest rest = request;
-          rest.mode = RequestMode::kDecode;
-          rest.kv_handle = handle;
-          CHECK_OK(decode.engine().Submit(std::move(rest), sink));
-        }));
+        request, request.sample_index, on_handle));
     GenerationRequest prompt = request;
     prompt.mode = RequestMode::kPrefill;
+    prompt.num_samples = 1;
     CHECK_OK(
         prefill.engine().Submit(std::move(prompt), first_sinks.back().get()));
   }
@@ -280,20 +343,17 @@ MachineResult RunSplit(std::array<Rank*, 2> ranks, const MachineConfig& config,
     if (!decode.Turn() && !prefill_busy) {
       decode.engine().WaitForWork(kDeviceWait);
     }
-    if (!config.preempt_before_every_token) continue;
-    for (size_t i = 0; i < requests.size(); ++i) {
-      preempter.MaybePreempt(decode.engine(), requests[i].id,
-                             sinks[i]->num_tokens());
+    if (config.preempt_before_every_token) {
+      preempter.PreemptNew(decode.engine(), sinks);
     }
   }
   MachineResult result;
-  for (size_t i = 0; i < sinks.size(); ++i) {
-    CHECK_EQ(first_sinks[i]->num_tokens(), 1u);
-    CHECK_EQ(first_sinks[i]->sequence().token_ids[0],
-             sinks[i]->sequence().token_ids[0]);
-    CHECK_EQ(first_sinks[i]->sequence().logprob_bits[0],
-             sinks[i]->sequence().logprob_bits[0]);
-    result.sequences.push_back(sinks[i]->sequence());
+  for (const auto& sink : sinks) result.sequences.push_back(sink->sequence());
+  size_t first = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    GeneratedSequence& sequence = result.sequences[first];
+    sequence = JoinFirst(first_sinks[i]->sequence(), std::move(sequence));
+    first += requests[i].num_samples;
   }
   decode.AddCountsTo(&result);
   result.num_preempted_indices = preempter.num_preempted();
@@ -327,6 +387,20 @@ MachineResult RunRequests(const std::string& model_folder,
   }
   Rank second(model_folder, config);
   return RunSplit({&first, &second}, config, requests);
+}
+
+std::vector<GenerationRequest> SamplesAlone(
+    const std::vector<GenerationRequest>& requests) {
+  std::vector<GenerationRequest> samples;
+  for (const GenerationRequest& request : requests) {
+    for (uint32_t i = 0; i < request.num_samples; ++i) {
+      GenerationRequest& sample = samples.emplace_back(request);
+      sample.num_samples = 1;
+      sample.sample_index += i;
+      if (i > 0) sample.prompt_logprobs_from.reset();
+    }
+  }
+  return samples;
 }
 
 std::vector<GenerationRequest> MixedRequests(int count, uint32_t vocab_size) {
@@ -376,6 +450,12 @@ uint64_t Digest(const std::vector<GeneratedSequence>& sequences) {
     add(static_cast<uint32_t>(sequence.token_ids.size()));
     for (const uint32_t id : sequence.token_ids) add(id);
     for (const uint32_t bits : sequence.logprob_bits) add(bits);
+    // Nothing where nothing was asked for.
+    for (const auto* words : {&sequence.top, &sequence.prompt}) {
+      if (words->empty()) continue;
+      add(static_cast<uint32_t>(words->size()));
+      for (const uint32_t word : *words) add(word);
+    }
   }
   return hash;
 }

@@ -42,18 +42,25 @@ struct MachineConfig {
   std::string ToString() const;
 };
 
+// All that one sample is told, log-probabilities as the bits of their floats.
 struct GeneratedSequence {
   std::vector<uint32_t> token_ids;
   std::vector<uint32_t> logprob_bits;
+  // Where alternatives are asked for, of each token: how many are listed, then
+  // the id and the log-probability of each.
+  std::vector<uint32_t> top;
+  // Of each token of the prompt: id, log-probability, alternatives as above.
+  std::vector<uint32_t> prompt;
 
   friend bool operator==(const GeneratedSequence&,
                          const GeneratedSequence&) = default;
 };
 
 struct MachineResult {
-  // In the order of the requests; without the tokens that these resume from.
+  // In the order of the requests, of each its samples; without the tokens that
+  // these resume from.
   std::vector<GeneratedSequence> sequences;
-  // Pairs of (request, generated index) before which the request was preempted.
+  // Pairs of (sample, generated index) before which the sample was preempted.
   uint32_t num_preempted_indices = 0;
   // All steps of the engine that decodes.
   uint32_t num_preemptions = 0;
@@ -68,6 +75,11 @@ MachineResult RunRequests(const std::string& model_folder,
                           const MachineConfig& config,
                           const std::vector<GenerationRequest>& requests);
 
+// Each sample as a request of its own, in the order of MachineResult. Only the
+// first of a request is told of the prompt.
+std::vector<GenerationRequest> SamplesAlone(
+    const std::vector<GenerationRequest>& requests);
+
 // `count` different requests, the same ones on every machine: prompts of 1 to
 // 200 ids, greedy and seeded sampling with all truncations, 4 to 12 tokens
 // each.
@@ -75,7 +87,7 @@ std::vector<GenerationRequest> MixedRequests(int count, uint32_t vocab_size);
 
 size_t NumTokens(const std::vector<GeneratedSequence>& sequences);
 
-// FNV-1a (64 bits) over tokens and log-probability bits.
+// FNV-1a (64 bits) over all that the samples are told.
 uint64_t Digest(const std::vector<GeneratedSequence>& sequences);
 
 }  // namespace baton

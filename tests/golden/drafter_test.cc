@@ -6,83 +6,18 @@
 #include <cmath>
 #include <fstream>
 #include <iostream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/model/testing/model_driver.h"
+#include "tests/golden/drafted_sequence.h"
 #include "tests/golden/fp8_model.h"
 #include "tests/golden/golden_case.h"
 
 namespace baton {
 namespace {
-
-constexpr int kChunk = 256;
-
-std::unique_ptr<ModelDriver> LoadDrafter(const std::string& folder) {
-  auto driver = ModelDriver::Create({.load = {.folder = folder,
-                                              .cache_dtype = CacheDtype::kF32,
-                                              .max_rows = kChunk,
-                                              .max_logits_rows = kChunk,
-                                              .drafter = true},
-                                     .isa = SupportedVectorIsas().back()});
-  EXPECT_TRUE(driver.ok()) << driver.status();
-  return driver.ok() ? *std::move(driver) : nullptr;
-}
-
-// Runs a sequence through the main model and the drafter.
-class DraftedSequence {
- public:
-  explicit DraftedSequence(ModelDriver* driver)
-      : driver_(driver), sequence_(driver->NewSequence()) {}
-
-  // The next tokens, at most kChunk; the drafter's logits behind each but the
-  // sequence's first.
-  std::vector<ModelDriver::Logits> Add(std::span<const uint32_t> tokens) {
-    const size_t hidden_size = driver_->info().hidden_size;
-    std::vector<float> before = std::move(last_hidden_);
-    const ModelDriver::Piece piece = {sequence_, tokens};
-    const std::vector<float> after =
-        driver_->StepWithHidden({&piece, 1}, {}).hidden;
-    before.insert(before.end(), after.begin(), after.end() - hidden_size);
-    last_hidden_.assign(after.end() - hidden_size, after.end());
-    const size_t skipped = num_tokens_ == 0 ? 1 : 0;
-    const ModelDriver::Output drafted =
-        DraftRows({sequence_, tokens.subspan(skipped),
-                   num_tokens_ + static_cast<int>(skipped)},
-                  before);
-    num_tokens_ += static_cast<int>(tokens.size());
-    if (!drafted.hidden.empty()) {
-      chain_hidden_.assign(drafted.hidden.end() - hidden_size,
-                           drafted.hidden.end());
-    }
-    return drafted.logits;
-  }
-
-  // `draft` in the slot `ahead` behind the last token.
-  ModelDriver::Logits Chain(uint32_t draft, int ahead) {
-    const ModelDriver::Output drafted = DraftRows(
-        {sequence_, {&draft, 1}, num_tokens_ + ahead - 1}, chain_hidden_);
-    chain_hidden_ = drafted.hidden;
-    return drafted.logits[0];
-  }
-
- private:
-  ModelDriver::Output DraftRows(const ModelDriver::Piece& piece,
-                                std::span<const float> hidden) {
-    std::vector<int32_t> rows(piece.token_ids.size());
-    for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int32_t>(i);
-    return driver_->Draft({&piece, 1}, hidden, rows);
-  }
-
-  ModelDriver* const driver_;
-  const int sequence_;
-  int num_tokens_ = 0;
-  std::vector<float> last_hidden_;   // The main model's.
-  std::vector<float> chain_hidden_;  // The drafter's last row's.
-};
 
 // An engine that drafts one token at a time, given what it would draft behind
 // each of the greedy tokens.
@@ -123,8 +58,10 @@ std::vector<uint32_t> CompareDrafts(const GoldenCase& golden,
   std::vector<uint32_t> tokens = golden.prompt;
   tokens.insert(tokens.end(), golden.tokens.begin(), golden.tokens.end() - 1);
   std::vector<ModelDriver::Logits> logits;
-  for (size_t first = 0; first < tokens.size(); first += kChunk) {
-    const size_t count = std::min<size_t>(kChunk, tokens.size() - first);
+  for (size_t first = 0; first < tokens.size();
+       first += DraftedSequence::kMaxTokens) {
+    const size_t count =
+        std::min<size_t>(DraftedSequence::kMaxTokens, tokens.size() - first);
     std::ranges::move(sequence.Add(std::span(tokens).subspan(first, count)),
                       std::back_inserter(logits));
   }
@@ -153,8 +90,7 @@ DraftReport CompareAll(const std::string& model,
                        const std::vector<GoldenCase>& cases,
                        const std::string& folder) {
   DraftReport report;
-  const auto driver = LoadDrafter(folder);
-  if (driver == nullptr) return report;
+  const auto driver = DraftedSequence::Load(folder);
   Acceptance stored;
   for (const GoldenCase& golden : cases) {
     report.acceptance.Add(CompareDrafts(golden, driver.get(), &report),
@@ -201,8 +137,7 @@ TEST(DrafterTest, RandomDeepSeekV3Yarn) {
 
 // mtp_chain.py computes them.
 TEST(DrafterTest, ChainedDraftsEqualThePlainReference) {
-  const auto driver = LoadDrafter("models/tiny-deepseek-v3");
-  ASSERT_NE(driver, nullptr);
+  const auto driver = DraftedSequence::Load("models/tiny-deepseek-v3");
   std::ifstream file("tests/golden/mtp_chain.json");
   const nlohmann::json stored = nlohmann::json::parse(file);
   ASSERT_EQ(stored.size(), 2);

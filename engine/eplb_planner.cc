@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <optional>
 #include <span>
+#include <utility>
 
 #include "base/logging.h"
+#include "engine/eplb_loads.h"
 #include "engine/eplb_search.h"
 
 namespace baton {
@@ -88,7 +89,38 @@ bool Denoise(GroupedLoads* grouped) {
   return true;
 }
 
-template <int kNumGroups>
+// Loads per replica of at most these shares of a rank's mean load, where the
+// greedy copies pack badly.
+constexpr float kFirstThreshold = 1.0f;
+constexpr float kThresholdStep = 0.96f;
+constexpr float kLastThreshold = 0.3f;
+
+// The copies that pack best.
+template <size_t kNumGroups>
+std::vector<uint32_t> BestCopies(
+    const EplbOptions& options, const ExpertLayout& layout,
+    const std::vector<GroupLoad<kNumGroups>>& loads,
+    const std::function<bool()>& time_left) {
+  EplbSearch<kNumGroups> search(layout, loads);
+  std::vector<uint32_t> best = GreedyCopies<kNumGroups>(layout, loads);
+  search.Pack(best);
+  double best_ratio = search.Ratio();
+  for (float threshold = kFirstThreshold;
+       threshold > kLastThreshold && best_ratio > options.poor_ratio &&
+       time_left();
+       threshold *= kThresholdStep) {
+    std::vector<uint32_t> copies =
+        ThresholdCopies<kNumGroups>(layout, loads, threshold);
+    if (copies.empty()) break;
+    search.Pack(copies);
+    if (search.Ratio() >= best_ratio) continue;
+    best_ratio = search.Ratio();
+    best = std::move(copies);
+  }
+  return best;
+}
+
+template <size_t kNumGroups>
 EplbLayerPlan Plan(const EplbOptions& options, const ExpertLayout& layout,
                    const std::vector<GroupLoad<kNumGroups>>& loads,
                    std::span<const uint32_t> present,
@@ -111,16 +143,15 @@ EplbLayerPlan Plan(const EplbOptions& options, const ExpertLayout& layout,
   const EplbSearch<kNumGroups>* best = &mended;
   double best_ratio = mended.Ratio();
 
-  std::optional<EplbSearch<kNumGroups>> packed;
+  EplbSearch<kNumGroups> packed(layout, loads);
   if (best_ratio > options.target_ratio + options.repack_gain && time_left()) {
-    packed.emplace(layout, loads);
-    packed->PackAnew();
+    packed.Pack(BestCopies<kNumGroups>(options, layout, loads, time_left));
     left = options.max_improvements;
-    packed->Improve(options.target_ratio, may_improve);
-    if (packed->Ratio() < best_ratio - options.repack_gain) {
-      packed->AlignRanks(present);
-      best = &*packed;
-      best_ratio = packed->Ratio();
+    packed.Improve(options.target_ratio, may_improve);
+    if (packed.Ratio() < best_ratio - options.repack_gain) {
+      packed.AlignRanks(present);
+      best = &packed;
+      best_ratio = packed.Ratio();
     }
   }
   if (best_ratio >= plan.present_ratio) return plan;

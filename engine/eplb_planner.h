@@ -35,6 +35,8 @@ struct EplbOptions {
   // Packing anew moves nearly every slot: it is done only where it lowers the
   // ratio by more than this against mending the present placement.
   double repack_gain = 0.002;
+  // Where greedy copies pack no better than this, others are tried.
+  double poor_ratio = 1.01;
   // Improvements tried by one search, a layer.
   uint32_t max_improvements = 400;
 };

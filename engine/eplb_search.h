@@ -1,4 +1,4 @@
-// The search for one layer's placement: pack, mend, swap. EplbPlanner's own.
+// The search for one layer's placement: pack, mend, improve. EplbPlanner's own.
 #ifndef BATON_ENGINE_EPLB_SEARCH_H_
 #define BATON_ENGINE_EPLB_SEARCH_H_
 
@@ -6,82 +6,111 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "engine/eplb_loads.h"
 #include "engine/expert_placement.h"
 
 namespace baton {
 
-// A load in each of kGroups groups of steps. Instantiated for 1 and 16.
-template <int kGroups>
-using GroupLoad = std::array<float, kGroups>;
-
+// What Improve() works towards is the sum over ranks and groups of the squared
+// excess of load over the mean. Unlike the fullest rank's load, it falls with
+// each step taken on any full rank.
+//
 // Slots of a rank have no order here; Experts() gives them one. Every state
-// between calls is a valid placement. Single-threaded; ties go to the lower
-// expert or rank.
-template <int kGroups>
+// between calls is a valid placement. Ties go to the lower expert or rank.
+// Instantiated for 1 and 16 groups. Single-threaded.
+template <size_t kGroups>
 class EplbSearch final {
  public:
   using Load = GroupLoad<kGroups>;
 
-  // `loads`, a group load an expert. REQUIRES: the sum of each group positive.
-  EplbSearch(const ExpertLayout& layout, std::span<const Load> loads);
+  // REQUIRES: `loads` by expert, their sum positive; outlives this.
+  EplbSearch(const ExpertLayout& layout, const std::vector<Load>& loads);
 
   // Takes a placement as it is.
   void Start(std::span<const uint32_t> experts);
   // Gives copies of the coldest experts to the hottest where that pays well.
   void MoveCopies();
-  // Forgets the placement: copies go where they lower the greatest load per
-  // replica most, summed over groups; then the greatest load first, each to
-  // the rank with room that is least loaded where the expert is loaded.
-  void PackAnew();
-  // Swaps two ranks' experts for the better: the rank with the greatest excess
-  // over the mean with whichever ranks lower the sum of squared excesses most.
-  // Until the ratio is `target_ratio`, no swap helps, or `time_left`, asked
-  // before each swap, says no.
+  // Forgets the placement. Replicas go, the greatest load first, each to the
+  // rank with room that is least loaded when the expert is loaded.
+  // REQUIRES: slots by expert, as GreedyCopies gives them.
+  void Pack(const std::vector<uint32_t>& copies);
+  // The rank with the greatest excess swaps an expert with another rank's, or
+  // where no swap helps, some slot's copy gives way to a copy of an expert that
+  // is on this rank, or its own slot to another's. Until the ratio is
+  // `target_ratio`, nothing helps, or `time_left`, asked before each change,
+  // says no.
   void Improve(double target_ratio, const std::function<bool()>& time_left);
+  // Renumbers the ranks so that many experts are where `present` has them.
+  void AlignRanks(std::span<const uint32_t> present);
 
   // Sum over groups of the fullest rank's load, over that of the mean.
   double Ratio() const;
   // By slot; an expert that its rank had in `present` has the slot of then.
   std::vector<uint32_t> Experts(std::span<const uint32_t> present) const;
-  // Renumbers the ranks so that most experts are where `present` has them.
-  void AlignRanks(std::span<const uint32_t> present);
 
  private:
+  // Of one replica, in its rank's list.
+  struct Place {
+    uint32_t rank = 0;
+    uint32_t index = 0;
+  };
   struct Swap {
-    uint32_t rank_b = 0;
-    uint32_t index_a = 0;  // In the ranks' experts.
-    uint32_t index_b = 0;
+    Place a, b;
+    float gain = 0;
+  };
+  // The slot's copy gives way to one of `expert`.
+  struct Replacement {
+    Place place;
+    uint32_t expert = 0;
     float gain = 0;
   };
 
   bool Holds(uint32_t rank, uint32_t expert) const {
     return holds_[size_t{rank} * layout_.num_experts + expert] != 0;
   }
+  std::span<const uint32_t> Held(uint32_t rank) const {
+    return {&held_[size_t{rank} * layout_.slots_per_rank], num_held_[rank]};
+  }
+  uint32_t At(Place place) const { return Held(place.rank)[place.index]; }
+  float Excess(const Load& load) const;
+  Load Slope(uint32_t rank) const;  // Of the excess.
+
   void Clear();
   void Add(uint32_t rank, uint32_t expert);
-  void Remove(uint32_t rank, uint32_t index);
-  void CountCopies();
+  void Remove(Place place);
+  void RemoveFromFullest(uint32_t expert);
   void UpdateLoads();
-  float Excess(const Load& load) const;
-  // Copies of `expert` that have no slot yet.
-  void Place(uint32_t expert);
+  void UpdateLoadsOf(uint32_t expert);
+  // A copy of `expert` that has no slot yet.
+  void PlaceCopy(uint32_t expert);
   void MakeRoom(uint32_t expert);
-  bool SwapOneOf(uint32_t rank);
+
+  bool TrySwap(uint32_t rank);
   void FindSwap(uint32_t rank_a, uint32_t rank_b, Swap* best) const;
-  void Apply(uint32_t rank_a, const Swap& swap);
+  void Apply(const Swap& swap);
+  bool TryReplacement(uint32_t rank);
+  void ListPromises();
+  void Consider(Place place, uint32_t expert, float promise,
+                Replacement* best) const;
+  void Apply(const Replacement& replacement);
 
   const ExpertLayout layout_;
-  std::vector<Load> loads_;
-  Load mean_ = {};                           // Of a rank.
-  std::vector<uint32_t> copies_;             // By expert.
-  std::vector<Load> copy_loads_;             // loads_ / copies_.
-  std::vector<std::vector<uint32_t>> held_;  // By rank.
-  std::vector<uint8_t> holds_;               // [ranks, experts]
+  const std::vector<Load>& loads_;
+  Load mean_ = {};                // Of a rank.
+  std::vector<uint32_t> copies_;  // By expert.
+  std::vector<Load> copy_loads_;  // loads_ / copies_.
+  std::vector<uint32_t> held_;    // [ranks, slots_per_rank], num_held_ of each
+  std::vector<uint32_t> num_held_;  // By rank.
+  std::vector<uint8_t> holds_;      // [ranks, experts]
   std::vector<Load> rank_loads_;
-  std::vector<float> excess_;    // Squared, by rank.
-  std::vector<uint32_t> order_;  // Scratch.
+  std::vector<float> excess_;  // By rank: sum over groups of the squares.
+  std::vector<std::pair<float, uint32_t>> partners_;  // TrySwap's own.
+  // TryReplacement's own: what the ranks of an expert are promised by a copy
+  // more, and threatened with by one less, and the slot's rank by losing its.
+  std::vector<float> more_, fewer_, losing_;
 };
 
 }  // namespace baton

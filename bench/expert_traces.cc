@@ -55,6 +55,10 @@ Shares LognormalShares(uint32_t num_experts, double sigma, uint64_t seed) {
   return Normalised(std::move(shares));
 }
 
+Shares EvenMix(const std::vector<Shares>& parts) {
+  return Mix(parts, std::vector<double>(parts.size(), 1));
+}
+
 ShareSource Stationary(Shares shares) {
   return [shares = std::move(shares)](uint32_t, std::mt19937_64&) {
     return shares;

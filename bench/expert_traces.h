@@ -22,6 +22,8 @@ using ShareSource =
 Shares ZipfShares(uint32_t num_experts, double exponent, uint64_t seed);
 Shares LognormalShares(uint32_t num_experts, double sigma, uint64_t seed);
 
+Shares EvenMix(const std::vector<Shares>& parts);
+
 // The same at every step.
 ShareSource Stationary(Shares shares);
 // From one of `stops` to the next in `steps_per_leg` steps each, then round.

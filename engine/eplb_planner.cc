@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <functional>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -19,6 +20,10 @@ using GroupedLoads = std::vector<GroupLoad<kGroups>>;
 // Below this index of dispersion groups differ by little more than chance, and
 // their sum plans better.
 constexpr double kChance = 1.5;
+// Steps differ more than means over groups of them, and the steps that a plan
+// is for more than those it was made of. Measured: 4 to 8 are much alike, 1 is
+// far worse.
+constexpr double kForesight = 6;
 
 // Consecutive rows, summed, by expert. With fewer rows than groups the rows
 // repeat; what only scales the objective changes no plan.
@@ -49,68 +54,79 @@ std::vector<GroupLoad<1>> SumGroups(const GroupedLoads& grouped) {
   return sums;
 }
 
+// Each expert's share of all groups' load, as if no group differed.
+class EvenLoads {
+ public:
+  explicit EvenLoads(const GroupedLoads& grouped) : sums_(SumGroups(grouped)) {
+    for (const auto& load : grouped) {
+      for (int g = 0; g < kGroups; ++g) group_sum_[g] += load[g];
+    }
+    total_ = std::accumulate(group_sum_.begin(), group_sum_.end(), 0.0);
+  }
+  double Of(size_t expert, int group) const {
+    return sums_[expert][0] * group_sum_[group] / total_;
+  }
+  // How many differences are free: of experts with load, in groups with load.
+  double num_free() const {
+    const auto loaded = [](const auto& load) { return load > 0; };
+    const auto experts = std::count_if(
+        sums_.begin(), sums_.end(), [](const auto& sum) { return sum[0] > 0; });
+    const auto groups =
+        std::count_if(group_sum_.begin(), group_sum_.end(), loaded);
+    return (experts - 1.0) * (groups - 1.0);
+  }
+
+ private:
+  const std::vector<GroupLoad<1>> sums_;
+  std::array<double, kGroups> group_sum_ = {};
+  double total_ = 0;
+};
+
 // Takes out of each expert's differences from group to group what chance
-// explains; false if that is all. Empty groups (idle steps) stay empty.
-bool Denoise(GroupedLoads* grouped) {
-  std::array<double, kGroups> group_sum = {};
-  for (const auto& load : *grouped) {
-    for (int g = 0; g < kGroups; ++g) group_sum[g] += load[g];
-  }
-  double total = 0;
-  int num_groups = 0;
-  for (const double sum : group_sum) {
-    total += sum;
-    num_groups += sum > 0 ? 1 : 0;
-  }
-  const std::vector<GroupLoad<1>> sums = SumGroups(*grouped);
-  double squares = 0;  // Chi-square.
-  int num_experts = 0;
+// explains and enlarges the rest; false if that is all. Groups without load
+// stay so.
+bool ForeseeDifferences(GroupedLoads* grouped) {
+  const EvenLoads even(*grouped);
+  if (even.num_free() <= 0) return false;
+  double chi_square = 0;
   for (size_t e = 0; e < grouped->size(); ++e) {
-    if (sums[e][0] <= 0) continue;
-    ++num_experts;
     for (int g = 0; g < kGroups; ++g) {
-      const double expected = sums[e][0] * group_sum[g] / total;
+      const double expected = even.Of(e, g);
       const double d = (*grouped)[e][g] - expected;
-      if (expected > 0) squares += d * d / expected;
+      if (expected > 0) chi_square += d * d / expected;
     }
   }
-  if (num_experts < 2 || num_groups < 2) return false;
-  const double dispersion =
-      squares / (1.0 * (num_experts - 1) * (num_groups - 1));
+  const double dispersion = chi_square / even.num_free();
   if (dispersion < kChance) return false;
-  const double keep = 1 - 1 / dispersion;
+  const double scale = kForesight * (1 - 1 / dispersion);
   for (size_t e = 0; e < grouped->size(); ++e) {
     for (int g = 0; g < kGroups; ++g) {
-      const double expected = sums[e][0] * group_sum[g] / total;
+      const double expected = even.Of(e, g);
       float& load = (*grouped)[e][g];
-      load = expected + keep * (load - expected);
+      load = std::max(0.0, expected + scale * (load - expected));
     }
   }
   return true;
 }
 
-// Loads per replica of at most these shares of a rank's mean load, where the
-// greedy copies pack badly.
-constexpr float kFirstThreshold = 1.0f;
-constexpr float kThresholdStep = 0.96f;
+// Loads per replica of at most these shares of a rank's mean load, tried where
+// greedy copies pack the sums no better than kPoorRatio.
+constexpr double kPoorRatio = 1.03;
+constexpr float kThresholdStep = 0.93f;
 constexpr float kLastThreshold = 0.3f;
 
-// The copies that pack best.
-template <size_t kNumGroups>
-std::vector<uint32_t> BestCopies(
-    const EplbOptions& options, const ExpertLayout& layout,
-    const std::vector<GroupLoad<kNumGroups>>& loads,
-    const std::function<bool()>& time_left) {
-  EplbSearch<kNumGroups> search(layout, loads);
-  std::vector<uint32_t> best = GreedyCopies<kNumGroups>(layout, loads);
-  search.Pack(best);
+// The copies by threshold that pack best; empty if greedy ones do, or do well.
+std::vector<uint32_t> PackingCopies(const ExpertLayout& layout,
+                                    const std::vector<GroupLoad<1>>& sums,
+                                    const std::function<bool()>& time_left) {
+  EplbSearch<1> search(layout, sums);
+  search.Pack(GreedyCopies<1>(layout, sums));
   double best_ratio = search.Ratio();
-  for (float threshold = kFirstThreshold;
-       threshold > kLastThreshold && best_ratio > options.poor_ratio &&
-       time_left();
+  std::vector<uint32_t> best;
+  for (float threshold = 1;
+       threshold > kLastThreshold && best_ratio > kPoorRatio && time_left();
        threshold *= kThresholdStep) {
-    std::vector<uint32_t> copies =
-        ThresholdCopies<kNumGroups>(layout, loads, threshold);
+    std::vector<uint32_t> copies = ThresholdCopies<1>(layout, sums, threshold);
     if (copies.empty()) break;
     search.Pack(copies);
     if (search.Ratio() >= best_ratio) continue;
@@ -120,48 +136,78 @@ std::vector<uint32_t> BestCopies(
   return best;
 }
 
+// By groups, mending so bad a placement takes longer than packing anew.
+constexpr double kHopeless = 1.25;
+
+// One layer: what is asked, and the search.
 template <size_t kNumGroups>
-EplbLayerPlan Plan(const EplbOptions& options, const ExpertLayout& layout,
-                   const std::vector<GroupLoad<kNumGroups>>& loads,
-                   std::span<const uint32_t> present,
-                   const std::function<bool()>& time_left) {
-  EplbLayerPlan plan;
-  plan.experts.assign(present.begin(), present.end());
-  plan.num_groups = kNumGroups;
-  uint32_t left = 0;
-  const auto may_improve = [&] {
-    return left > 0 && left-- > 0 && time_left();
-  };
+class LayerPlanner {
+ public:
+  LayerPlanner(const EplbOptions& options, const ExpertLayout& layout,
+               const std::vector<GroupLoad<kNumGroups>>& loads,
+               const std::vector<GroupLoad<1>>& sums,
+               const std::function<bool()>& time_left)
+      : options_(options),
+        layout_(layout),
+        loads_(loads),
+        sums_(sums),
+        time_left_(time_left),
+        mended_(layout, loads),
+        packed_(layout, loads) {}
 
-  EplbSearch<kNumGroups> mended(layout, loads);
-  mended.Start(present);
-  plan.present_ratio = plan.planned_ratio = mended.Ratio();
-  if (plan.present_ratio <= options.balanced_ratio || !time_left()) return plan;
-  mended.MoveCopies();
-  left = options.max_improvements;
-  mended.Improve(options.target_ratio, may_improve);
-  const EplbSearch<kNumGroups>* best = &mended;
-  double best_ratio = mended.Ratio();
-
-  EplbSearch<kNumGroups> packed(layout, loads);
-  if (best_ratio > options.target_ratio + options.repack_gain && time_left()) {
-    packed.Pack(BestCopies<kNumGroups>(options, layout, loads, time_left));
-    left = options.max_improvements;
-    packed.Improve(options.target_ratio, may_improve);
-    if (packed.Ratio() < best_ratio - options.repack_gain) {
-      packed.AlignRanks(present);
-      best = &packed;
-      best_ratio = packed.Ratio();
+  EplbLayerPlan Plan(std::span<const uint32_t> present) {
+    EplbLayerPlan plan;
+    plan.experts.assign(present.begin(), present.end());
+    plan.num_groups = kNumGroups;
+    mended_.Start(present);
+    plan.present_ratio = plan.planned_ratio = mended_.Ratio();
+    if (plan.present_ratio <= options_.balanced_ratio || !time_left_()) {
+      return plan;
     }
+    const EplbSearch<kNumGroups>& best = Search(present);
+    if (best.Ratio() > plan.present_ratio - options_.min_gain) return plan;
+    plan.planned_ratio = best.Ratio();
+    plan.experts = best.Experts(present);
+    for (size_t s = 0; s < present.size(); ++s) {
+      plan.moved_slots += plan.experts[s] != present[s] ? 1 : 0;
+    }
+    return plan;
   }
-  if (best_ratio >= plan.present_ratio) return plan;
-  plan.planned_ratio = best_ratio;
-  plan.experts = best->Experts(present);
-  for (size_t s = 0; s < present.size(); ++s) {
-    plan.moved_slots += plan.experts[s] != present[s] ? 1 : 0;
+
+ private:
+  // Mends for a while, packs anew if that was not enough, and goes on with the
+  // better of the two.
+  const EplbSearch<kNumGroups>& Search(std::span<const uint32_t> present) {
+    mended_.MoveCopies();
+    if (kNumGroups == 1 || mended_.Ratio() < kHopeless)
+      Improve(&mended_, options_.max_improvements / 4);
+    const double enough = options_.target_ratio + options_.repack_gain;
+    if (mended_.Ratio() <= enough || !time_left_()) return mended_;
+    std::vector<uint32_t> copies = PackingCopies(layout_, sums_, time_left_);
+    if (copies.empty()) copies = GreedyCopies<kNumGroups>(layout_, loads_);
+    packed_.Pack(copies);
+    Improve(&packed_, options_.max_improvements / 4);
+    const bool repack =
+        packed_.Ratio() < mended_.Ratio() - options_.repack_gain;
+    EplbSearch<kNumGroups>* best = repack ? &packed_ : &mended_;
+    Improve(best, options_.max_improvements / 2);
+    if (repack) packed_.AlignRanks(present);
+    return *best;
   }
-  return plan;
-}
+
+  void Improve(EplbSearch<kNumGroups>* search, uint32_t left) {
+    search->Improve(options_.target_ratio,
+                    [&] { return left > 0 && left-- > 0 && time_left_(); });
+  }
+
+  const EplbOptions& options_;
+  const ExpertLayout& layout_;
+  const std::vector<GroupLoad<kNumGroups>>& loads_;
+  const std::vector<GroupLoad<1>>& sums_;
+  const std::function<bool()>& time_left_;
+  EplbSearch<kNumGroups> mended_;  // From the present placement.
+  EplbSearch<kNumGroups> packed_;  // Anew.
+};
 
 }  // namespace
 
@@ -179,10 +225,11 @@ EplbLayerPlan EplbPlanner::PlanLayer(
   const bool loaded = std::any_of(sums.begin(), sums.end(),
                                   [](const auto& sum) { return sum[0] > 0; });
   if (!loaded) return stay;
-  if (Denoise(&grouped)) {
-    return Plan<kGroups>(options_, layout, grouped, experts, time_left);
+  if (ForeseeDifferences(&grouped)) {
+    return LayerPlanner<kGroups>(options_, layout, grouped, sums, time_left)
+        .Plan(experts);
   }
-  return Plan<1>(options_, layout, sums, experts, time_left);
+  return LayerPlanner<1>(options_, layout, sums, sums, time_left).Plan(experts);
 }
 
 double PlacementRatio(const ExpertLayout& layout, const ExpertLoads& loads,

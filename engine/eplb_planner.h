@@ -5,13 +5,14 @@
 // load, an expert's load dividing evenly over its replicas. Its ratio is that
 // over the sum of the ranks' mean loads; 1 is perfect.
 //
-// A layer is planned on few groups of consecutive steps, kNumGroups at most.
-// How an expert's load differs from group to group is partly chance: drawing
-// tokens makes the variance of a count its mean. The index of dispersion, the
-// variance found over that, says how much; what chance explains is taken out of
-// the differences (as a James-Stein estimate does), and where nothing remains,
-// one group stands for all. So the plan does not learn noise, and costs what
-// the loads' real movement asks for.
+// A layer is planned on kNumGroups groups of consecutive steps. How an expert's
+// load differs from group to group is partly chance: drawing tokens makes the
+// variance of a count its mean. The index of dispersion, the variance found
+// over that, says how much. Where chance explains all, one group stands for
+// all steps. Elsewhere what it explains is taken out of the differences (as a
+// James-Stein estimate does), and the rest enlarged, for steps differ more than
+// groups of them. So a plan does not learn noise, keeps apart what is busy
+// together, and costs what the loads' real movement asks for.
 //
 // Owned by who plans: single-threaded, no clock. Deterministic, but for where
 // `time_left` cuts.
@@ -30,21 +31,23 @@ namespace baton {
 struct EplbOptions {
   // A layer whose ratio is at most this stays as it is.
   double balanced_ratio = 1.005;
+  // Nor does one move whose ratio falls by less than this.
+  double min_gain = 0.005;
   // A search ends at this ratio.
   double target_ratio = 1.0005;
   // Packing anew moves nearly every slot: it is done only where it lowers the
   // ratio by more than this against mending the present placement.
-  double repack_gain = 0.002;
-  // Where greedy copies pack no better than this, others are tried.
-  double poor_ratio = 1.01;
+  double repack_gain = 0.005;
   // Improvements tried by one search, a layer.
-  uint32_t max_improvements = 400;
+  uint32_t max_improvements = 200;
 };
 
 // One layer's plan.
 struct EplbLayerPlan {
   std::vector<uint32_t> experts;  // By slot.
-  double present_ratio = 1;       // On the groups that it was planned on.
+  // On the groups as planned on: comparable with each other alone, where there
+  // are several. PlacementRatio() says how even the steps were.
+  double present_ratio = 1;
   double planned_ratio = 1;
   uint32_t num_groups = 1;
   uint32_t moved_slots = 0;  // 0: the layer stays as it is.

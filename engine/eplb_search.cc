@@ -13,8 +13,12 @@ namespace {
 constexpr float kCopyGain = 1.2f;
 // Ranks that a full rank looks at first for a partner.
 constexpr size_t kFirstPartners = 8;
-// Changes that lower less than this of the full rank's excess are rounding.
+// Changes that lower less than this of the full rank's excess are not worth it.
 constexpr float kLeastGain = 1e-3f;
+// Below these shares of all ranks' excess, and of the mean's square, they may
+// be rounding, and the search go in circles.
+constexpr float kExcessRounding = 1e-5f;
+constexpr float kLoadRounding = 1e-9f;
 
 }  // namespace
 
@@ -106,7 +110,7 @@ template <size_t kGroups>
 void EplbSearch<kGroups>::Improve(double target_ratio,
                                   const std::function<bool()>& time_left) {
   std::vector<uint8_t> stuck(layout_.num_ranks, 0);
-  bool changed = false;  // Since a rank was found stuck.
+  bool changed = false, tried = false;
   while (Ratio() > target_ratio && time_left()) {
     uint32_t fullest = layout_.num_ranks;
     for (uint32_t r = 0; r < layout_.num_ranks; ++r) {
@@ -119,8 +123,10 @@ void EplbSearch<kGroups>::Improve(double target_ratio,
       if (!changed) break;
       std::fill(stuck.begin(), stuck.end(), 0);
       changed = false;
-    } else if (TrySwap(fullest) || TryReplacement(fullest)) {
+    } else if (TrySwap(fullest) ||
+               (!tried && (tried = true, TryReplacement(fullest)))) {
       changed = true;
+      tried = false;
     } else {
       stuck[fullest] = 1;
     }
@@ -211,6 +217,13 @@ float EplbSearch<kGroups>::Excess(const Load& load) const {
     square[g] = over * over;
   }
   return Sum(square);
+}
+
+template <size_t kGroups>
+float EplbSearch<kGroups>::LeastGain(uint32_t rank) const {
+  const float all = std::accumulate(excess_.begin(), excess_.end(), 0.0f);
+  return std::max({kLeastGain * excess_[rank], kExcessRounding * all,
+                   kLoadRounding * Dot(mean_, mean_)});
 }
 
 template <size_t kGroups>
@@ -331,7 +344,7 @@ bool EplbSearch<kGroups>::TrySwap(uint32_t rank) {
   std::partial_sort(partners_.begin(), partners_.begin() + first,
                     partners_.end());
   Swap best;
-  best.gain = kLeastGain * excess_[rank];
+  best.gain = LeastGain(rank);
   const float least = best.gain;
   for (size_t i = 0; i < partners_.size(); ++i) {
     if (i >= first && best.gain > least) break;
@@ -403,7 +416,7 @@ template <size_t kGroups>
 bool EplbSearch<kGroups>::TryReplacement(uint32_t rank) {
   ListPromises();
   Replacement best;
-  best.gain = kLeastGain * excess_[rank];
+  best.gain = LeastGain(rank);
   const float least = best.gain;
   for (uint32_t e = 0; e < layout_.num_experts; ++e) {
     if (Holds(rank, e) || copies_[e] == layout_.num_ranks) continue;

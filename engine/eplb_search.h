@@ -77,6 +77,7 @@ class EplbSearch final {
   uint32_t At(Place place) const { return Held(place.rank)[place.index]; }
   float Excess(const Load& load) const;
   Load Slope(uint32_t rank) const;  // Of the excess.
+  float LeastGain(uint32_t rank) const;
 
   void Clear();
   void Add(uint32_t rank, uint32_t expert);

@@ -55,6 +55,14 @@ GroupBarrier::GroupBarrier(const Options& options, GroupBarrierState* state,
                            std::span<GroupBarrierArrivals> arrivals)
     : options_(options), state_(state), arrivals_(arrivals) {}
 
+bool GroupBarrier::Arrive(int member) {
+  if (ended()) return false;
+  const uint32_t phase = state_->phase.load(std::memory_order_acquire);
+  if (!CountArrival(member)) return WaitForPhase(phase, member);
+  Release();
+  return !ended();
+}
+
 bool GroupBarrier::CountArrival(int member) {
   arrivals_[member].count.fetch_add(1, std::memory_order_relaxed);
   const uint32_t num_arrived =
@@ -108,10 +116,11 @@ absl::Status GroupBarrier::status() const {
     absl::StrAppend(&missing, missing.empty() ? "" : ", ",
                     options_.first_rank + i);
   }
-  return absl::DeadlineExceededError(
-      absl::StrCat("rank ", options_.first_rank + waiting, " waited ",
-                   absl::FormatDuration(options_.deadline), " in exchange ",
-                   count, " of the group, without rank ", missing));
+  return absl::DeadlineExceededError(absl::StrCat(
+      "rank ", options_.first_rank + waiting, " waited ",
+      absl::FormatDuration(options_.deadline), " in exchange ", count,
+      " of the group, without ",
+      missing.empty() ? "another process" : absl::StrCat("rank ", missing)));
 }
 
 }  // namespace baton

@@ -41,20 +41,19 @@ class GroupBarrier final {
                std::span<GroupBarrierArrivals> arrivals);
 
   // Waits until every member has arrived as often. False, at once or while it
-  // waits: ended. The last one to arrive calls `before_release`, which may end
-  // it by returning false, and only then are the others released.
-  template <typename BeforeRelease>
-  bool Arrive(int member, const BeforeRelease& before_release) {
+  // waits: ended.
+  bool Arrive(int member);
+  // The same, but the last one to arrive calls `all_are_here` and waits like
+  // the others, until somebody calls Release().
+  template <typename AllAreHere>
+  bool ArriveForRelease(int member, const AllAreHere& all_are_here) {
     if (ended()) return false;
     const uint32_t phase = state_->phase.load(std::memory_order_acquire);
-    if (!CountArrival(member)) return WaitForPhase(phase, member);
-    if (!before_release()) End();
-    Release();
-    return !ended();
+    if (CountArrival(member)) all_are_here();
+    return WaitForPhase(phase, member);
   }
-  bool Arrive(int member) {
-    return Arrive(member, [] { return true; });
-  }
+  // Once for each time that all are here.
+  void Release();
 
   // Wakes all; from any thread, of any process that has the memory.
   void End();
@@ -66,7 +65,6 @@ class GroupBarrier final {
   // True: the last one of its phase.
   bool CountArrival(int member);
   void EndFor(uint32_t reason);
-  void Release();
   bool WaitForPhase(uint32_t old_phase, int member);
 
   const Options options_;

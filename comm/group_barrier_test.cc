@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,13 +29,11 @@ TEST(GroupBarrierTest, NobodyPassesBeforeAllHaveArrived) {
       const int kPhases = 200;
       // Plain memory: the barrier orders it.
       std::vector<int> values(num_members);
-      int released = 0;
       RunMembers(num_members, [&](int member) {
         for (int phase = 1; phase <= kPhases; ++phase) {
           values[member] = phase;
-          ASSERT_TRUE(barrier.Arrive(member, [&] { return ++released > 0; }));
+          ASSERT_TRUE(barrier.Arrive(member));
           for (const int value : values) ASSERT_EQ(value, phase);
-          ASSERT_EQ(released, phase);
           ASSERT_TRUE(barrier.Arrive(member));
         }
       });
@@ -58,14 +57,29 @@ TEST(GroupBarrierTest, EndWakesEveryoneAndStays) {
   EXPECT_EQ(barrier.status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST(GroupBarrierTest, TheLastToArriveMayEndIt) {
+TEST(GroupBarrierTest, AnotherThreadMayReleaseThoseWhoHaveArrived) {
+  const int kMembers = 3;
+  const int kPhases = 200;
   GroupBarrierState state = {};
-  Arrivals arrivals(3);
-  GroupBarrier barrier({}, &state, arrivals);
-  RunMembers(3, [&](int member) {
-    EXPECT_FALSE(barrier.Arrive(member, [] { return false; }));
+  Arrivals arrivals(kMembers);
+  GroupBarrier barrier({.deadline = absl::Minutes(1)}, &state, arrivals);
+  std::atomic<int> all_here = 0;
+  int released = 0;
+  std::thread releaser([&] {
+    for (int phase = 1; phase <= kPhases; ++phase) {
+      while (all_here.load() < phase) std::this_thread::yield();
+      released = phase;
+      barrier.Release();
+    }
   });
-  EXPECT_TRUE(barrier.ended());
+  RunMembers(kMembers, [&](int member) {
+    for (int phase = 1; phase <= kPhases; ++phase) {
+      ASSERT_TRUE(barrier.ArriveForRelease(member, [&] { ++all_here; }));
+      ASSERT_EQ(released, phase);
+      ASSERT_TRUE(barrier.Arrive(member));
+    }
+  });
+  releaser.join();
 }
 
 TEST(GroupBarrierTest, ADeadlineEndsItAndNamesWhoIsMissing) {

@@ -48,14 +48,20 @@ GroupBarrier MakeBarrier(const ExpertExchangeOptions& options,
                          const SharedMemory& memory) {
   auto* const arrivals =
       reinterpret_cast<GroupBarrierArrivals*>(memory.data() + sizeof(Control));
-  return {{.deadline = options.deadline, .spins = options.spins},
+  const int end =
+      options.end_rank == 0 ? options.shape.num_ranks : options.end_rank;
+  return {{.first_rank = options.first_rank,
+           .deadline = options.deadline,
+           .spins = options.spins},
           &ControlOf(memory)->barrier,
-          std::span(arrivals, static_cast<size_t>(options.shape.num_ranks))};
+          std::span(arrivals, static_cast<size_t>(end - options.first_rank))};
 }
 
-std::vector<ExpertBoard> AllBoards(const ExpertBoards& boards, int num_ranks) {
+std::vector<ExpertBoard> BoardsIn(const ExpertGroupShape& shape,
+                                  const SharedMemory& memory) {
+  const ExpertBoards boards(shape, memory.data() + BoardsOffset(shape));
   std::vector<ExpertBoard> all;
-  for (int r = 0; r < num_ranks; ++r) all.push_back(boards.board(r));
+  for (int r = 0; r < shape.num_ranks; ++r) all.push_back(boards.board(r));
   return all;
 }
 
@@ -94,12 +100,19 @@ SharedExpertExchange::SharedExpertExchange(const ExpertExchangeOptions& options,
                                            std::unique_ptr<SharedMemory> memory)
     : options_(options),
       memory_(std::move(memory)),
-      boards_(options.shape, memory_->data() + BoardsOffset(options.shape)),
+      boards_(BoardsIn(options.shape, *memory_)),
       barrier_(MakeBarrier(options, *memory_)) {}
 
 std::unique_ptr<ExpertDispatch> SharedExpertExchange::MakeDispatch(int rank) {
+  CHECK_GE(rank, options_.first_rank);
   CHECK_LT(rank, options_.shape.num_ranks);
   return std::make_unique<SharedExpertDispatch>(this, rank);
+}
+
+bool SharedExpertExchange::Arrive(int rank) {
+  const int member = rank - options_.first_rank;
+  return bridge_ == nullptr ? barrier_.Arrive(member)
+                            : barrier_.ArriveForRelease(member, bridge_);
 }
 
 SharedExpertDispatch::SharedExpertDispatch(SharedExpertExchange* exchange,
@@ -107,7 +120,7 @@ SharedExpertDispatch::SharedExpertDispatch(SharedExpertExchange* exchange,
     : exchange_(exchange),
       shape_(exchange->options_.shape),
       rank_(rank),
-      boards_(AllBoards(exchange->boards_, shape_.num_ranks)),
+      boards_(exchange->boards()),
       chooser_(shape_.experts, shape_.num_slots()),
       offsets_(static_cast<size_t>(shape_.slots_per_rank) + 1),
       inputs_(std::make_unique_for_overwrite<float[]>(
@@ -123,14 +136,14 @@ ExpertRows SharedExpertDispatch::Dispatch(MatrixView<const float> x,
   CHECK_EQ(experts.cols, shape_.experts.top_k);
   const ExpertBoard& mine = boards_[rank_];
   // Once ended, others may still read the layer before.
-  if (!exchange_->barrier_.ended()) {
+  if (!exchange_->ended()) {
     chooser_.Choose(experts, slots, rank_, mine.choices);
     for (int t = 0; t < x.rows; ++t) {
       std::copy_n(x.row(t), x.cols, mine.x.row(t));
     }
   }
   std::ranges::fill(offsets_, 0);
-  const int rows = exchange_->barrier_.Arrive(rank_) ? TakeRows() : 0;
+  const int rows = exchange_->Arrive(rank_) ? TakeRows() : 0;
   return {
       offsets_,
       slots.experts.subspan(static_cast<size_t>(rank_) * shape_.slots_per_rank,
@@ -163,7 +176,7 @@ int SharedExpertDispatch::TakeRows() {
 
 void SharedExpertDispatch::Combine(MatrixView<float> routed) {
   CHECK_EQ(routed.cols, shape_.experts.hidden_size);
-  if (!exchange_->barrier_.Arrive(rank_)) {
+  if (!exchange_->Arrive(rank_)) {
     for (int i = 0; i < routed.rows; ++i) {
       std::fill_n(routed.row(i), routed.cols, 0.0f);
     }

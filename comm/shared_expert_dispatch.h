@@ -5,8 +5,11 @@
 #define BATON_COMM_SHARED_EXPERT_DISPATCH_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,6 +28,10 @@ struct ExpertExchangeOptions {
   absl::Duration deadline = absl::Seconds(5);
   // Every rank of the group has a core to itself.
   bool spins = false;
+  // The ranks that share the memory, [first_rank, end_rank); 0: all of them.
+  // The others have boards in it as well, which a bridge fills.
+  int first_rank = 0;
+  int end_rank = 0;
 };
 
 // The memory of one epoch of the group, and its end. One process creates it,
@@ -39,21 +46,34 @@ class SharedExpertExchange final {
       const ExpertExchangeOptions& options, const std::string& path);
 
   const std::string& path() const { return memory_->path(); }
-  // One for each rank of the group, in whichever process. It borrows this.
+  // One for each rank that shares the memory, in whichever process. It borrows
+  // this.
   std::unique_ptr<ExpertDispatch> MakeDispatch(int rank);
+
+  // Before the first dispatch, where there are other ranks: the last rank to
+  // arrive in an exchange calls the bridge, and Release() lets all go on.
+  // Exchanges of tokens and of outputs take turns.
+  void SetBridge(std::function<void()> bridge) { bridge_ = std::move(bridge); }
+  void Release() { barrier_.Release(); }
+  // Of each rank of the group.
+  std::span<const ExpertBoard> boards() const { return boards_; }
 
   // Ends every rank's wait, and all exchange: a new epoch makes a new one.
   void End() { barrier_.End(); }
+  bool ended() const { return barrier_.ended(); }
   absl::Status status() const { return barrier_.status(); }
 
  private:
   friend class SharedExpertDispatch;
+  // All ranks, in their own processes, are in the same exchange. False: ended.
+  bool Arrive(int rank);
   SharedExpertExchange(const ExpertExchangeOptions& options,
                        std::unique_ptr<SharedMemory> memory);
 
   const ExpertExchangeOptions options_;
   const std::unique_ptr<SharedMemory> memory_;
-  const ExpertBoards boards_;
+  const std::vector<ExpertBoard> boards_;
+  std::function<void()> bridge_;
   GroupBarrier barrier_;
 };
 
@@ -81,7 +101,7 @@ class SharedExpertDispatch final : public ExpertDispatch {
   SharedExpertExchange* const exchange_;
   const ExpertGroupShape shape_;
   const int rank_;
-  const std::vector<ExpertBoard> boards_;  // Of each rank.
+  const std::span<const ExpertBoard> boards_;  // Of each rank.
   SlotChooser chooser_;
 
   std::vector<int32_t> offsets_;  // [slots_per_rank + 1]

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "comm/slot_table.h"
-#include "comm/testing/random_slot_table.h"
+#include "comm/testing/expert_exchange.h"
 
 namespace baton {
 namespace {
@@ -21,90 +21,16 @@ constexpr int kExperts = 16;
 constexpr int kTopK = 4;
 constexpr int kHidden = 5;
 constexpr int kMaxTokens = 12;
+constexpr int kLayers = 30;
 
 ExpertExchangeOptions Options(int num_ranks, int slots_per_rank) {
-  return {.shape = {.experts = {.num_experts = kExperts,
-                                .top_k = kTopK,
-                                .hidden_size = kHidden,
-                                .max_tokens = kMaxTokens},
-                    .num_ranks = num_ranks,
-                    .slots_per_rank = slots_per_rank},
+  return {.shape = SmallGroupShape(num_ranks, slots_per_rank),
           .deadline = absl::Minutes(1)};
 }
 
-struct Tokens {
-  std::vector<float> x = {};
-  std::vector<int32_t> experts = {};
-  int num = 0;
-};
-
-Tokens RandomTokens(int num, std::mt19937* random) {
-  Tokens tokens = {.num = num};
-  std::vector<int32_t> all(kExperts);
-  std::iota(all.begin(), all.end(), 0);
-  for (int t = 0; t < num; ++t) {
-    for (int c = 0; c < kHidden; ++c) {
-      tokens.x.push_back(static_cast<float>((*random)() % 1000));
-    }
-    std::ranges::shuffle(all, *random);
-    tokens.experts.insert(tokens.experts.end(), all.begin(),
-                          all.begin() + kTopK);
-  }
-  return tokens;
-}
-
-ExpertRows Dispatch(ExpertDispatch* dispatch, const Tokens& tokens,
-                    const SlotTable& table) {
-  return dispatch->Dispatch(
-      Dense<const float>(tokens.x.data(), tokens.num, kHidden),
-      Dense<const int32_t>(tokens.experts.data(), tokens.num, kTopK),
-      table.view());
-}
-
-// Expert e adds 1000 * (e + 1).
-void RunExperts(const ExpertRows& rows) {
-  for (size_t s = 0; s < rows.experts.size(); ++s) {
-    for (int r = rows.offsets[s]; r < rows.offsets[s + 1]; ++r) {
-      for (int c = 0; c < kHidden; ++c) {
-        rows.outputs.row(r)[c] =
-            rows.inputs.row(r)[c] + 1000.0f * (rows.experts[s] + 1);
-      }
-    }
-  }
-}
-
-// True: every output is of its token and expert.
-bool ExchangesRight(ExpertDispatch* dispatch, const Tokens& tokens,
-                    const SlotTable& table) {
-  RunExperts(Dispatch(dispatch, tokens, table));
-  std::vector<float> routed(tokens.num * kTopK * kHidden);
-  dispatch->Combine(Dense(routed.data(), tokens.num * kTopK, kHidden));
-  for (int i = 0; i < tokens.num * kTopK; ++i) {
-    for (int c = 0; c < kHidden; ++c) {
-      const float expected =
-          tokens.x[i / kTopK * kHidden + c] + 1000.0f * (tokens.experts[i] + 1);
-      if (routed[i * kHidden + c] != expected) return false;
-    }
-  }
-  return true;
-}
-
-// What one rank does: uneven, often empty steps, each with a placement of its
-// own.
 bool RunRank(SharedExpertExchange* exchange, const ExpertGroupShape& shape,
              int rank) {
-  const std::unique_ptr<ExpertDispatch> dispatch = exchange->MakeDispatch(rank);
-  std::mt19937 tokens_random(rank + 1);
-  std::mt19937 table_random(7);
-  for (int layer = 0; layer < 30; ++layer) {
-    const SlotTable table = RandomSlotTable(
-        kExperts, shape.num_ranks, shape.slots_per_rank, &table_random);
-    const int num = std::max<int>(
-        0, static_cast<int>(tokens_random() % (2 * kMaxTokens)) - kMaxTokens);
-    const Tokens tokens = RandomTokens(num, &tokens_random);
-    if (!ExchangesRight(dispatch.get(), tokens, table)) return false;
-  }
-  return dispatch->status().ok();
+  return RunExchangeRank(shape, kLayers, exchange->MakeDispatch(rank).get());
 }
 
 struct Group {
@@ -135,6 +61,7 @@ TEST_P(SharedExpertDispatchTest, ThreadsGetEachOutputForItsTokenAndChoice) {
 }
 
 TEST(SharedExpertDispatchTest, ARankIsGivenItsOwnSlotsInOrderOfSources) {
+  const ExpertShape shape = SmallGroupShape(2, 8).experts;
   auto exchange = SharedExpertExchange::Create(Options(2, 8));
   ASSERT_TRUE(exchange.ok()) << exchange.status();
   std::vector<uint32_t> experts(kExperts);
@@ -143,13 +70,13 @@ TEST(SharedExpertDispatchTest, ARankIsGivenItsOwnSlotsInOrderOfSources) {
   std::thread other([&] {
     const auto dispatch = (*exchange)->MakeDispatch(1);
     EXPECT_TRUE(ExchangesRight(
-        dispatch.get(),
-        {.x = {7, 7, 7, 7, 7}, .experts = {15, 0, 1, 9}, .num = 1}, table));
+        shape, {.x = {7, 7, 7, 7, 7}, .experts = {15, 0, 1, 9}, .num = 1},
+        table, dispatch.get()));
   });
   const auto dispatch = (*exchange)->MakeDispatch(0);
   const ExpertRows rows = Dispatch(
-      dispatch.get(),
-      {.x = {3, 3, 3, 3, 3}, .experts = {2, 9, 3, 14}, .num = 1}, table);
+      shape, {.x = {3, 3, 3, 3, 3}, .experts = {2, 9, 3, 14}, .num = 1}, table,
+      dispatch.get());
   EXPECT_EQ(std::vector<uint32_t>(rows.experts.begin(), rows.experts.end()),
             (std::vector<uint32_t>{15, 14, 13, 12, 11, 10, 9, 8}));
   EXPECT_EQ(std::vector<int32_t>(rows.offsets.begin(), rows.offsets.end()),
@@ -204,15 +131,16 @@ TEST(SharedExpertDispatchTest, AnEndInTheMiddleOfALayerEndsAll) {
     threads.emplace_back([&, rank] {
       const auto dispatch = (*exchange)->MakeDispatch(rank);
       std::mt19937 random(rank);
-      const Tokens tokens = RandomTokens(kMaxTokens, &random);
-      EXPECT_GT(Dispatch(dispatch.get(), tokens, table).inputs.rows, 0);
+      const ExpertShape& shape = options.shape.experts;
+      const ExchangeTokens tokens = RandomTokens(shape, kMaxTokens, &random);
+      EXPECT_GT(Dispatch(shape, tokens, table, dispatch.get()).inputs.rows, 0);
       all_have_rows.arrive_and_wait();
       // The others wait for rank 2's outputs.
       if (rank == 2) (*exchange)->End();
       std::vector<float> routed(tokens.num * kTopK * kHidden, 1.0f);
       dispatch->Combine(Dense(routed.data(), tokens.num * kTopK, kHidden));
       EXPECT_EQ(std::ranges::count(routed, 0.0f), std::ssize(routed));
-      EXPECT_EQ(Dispatch(dispatch.get(), tokens, table).inputs.rows, 0);
+      EXPECT_EQ(Dispatch(shape, tokens, table, dispatch.get()).inputs.rows, 0);
       dispatch->Combine(Dense(routed.data(), tokens.num * kTopK, kHidden));
       EXPECT_EQ(dispatch->status().code(), absl::StatusCode::kUnavailable);
     });
@@ -230,8 +158,10 @@ TEST(SharedExpertDispatchTest, AKilledProcessEndsTheOthersByTheDeadline) {
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   const auto dispatch = (*exchange)->MakeDispatch(0);
   std::mt19937 random(1);
-  const ExpertRows rows = Dispatch(dispatch.get(), RandomTokens(3, &random),
-                                   SlotTable::Identity(kExperts));
+  const ExpertShape& shape = options.shape.experts;
+  const ExpertRows rows =
+      Dispatch(shape, RandomTokens(shape, 3, &random),
+               SlotTable::Identity(kExperts), dispatch.get());
   EXPECT_EQ(rows.inputs.rows, 0);
   EXPECT_EQ(dispatch->status().code(), absl::StatusCode::kDeadlineExceeded);
 }

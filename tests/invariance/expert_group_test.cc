@@ -18,6 +18,7 @@
 #include "comm/shared_expert_dispatch.h"
 #include "comm/slot_table.h"
 #include "comm/testing/random_slot_table.h"
+#include "comm/ucx_expert_exchange.h"
 
 namespace baton {
 namespace {
@@ -78,6 +79,54 @@ std::vector<GroupJob> JobsOf(const std::vector<GroupJob>& jobs, int rank,
   return mine;
 }
 
+void WriteText(int fd, const std::string& text) {
+  const auto size = static_cast<uint32_t>(text.size());
+  CHECK_EQ(write(fd, &size, sizeof size), static_cast<ssize_t>(sizeof size));
+  CHECK_EQ(write(fd, text.data(), size), static_cast<ssize_t>(size));
+}
+
+std::string ReadText(int fd) {
+  uint32_t size = 0;
+  CHECK_EQ(read(fd, &size, sizeof size), static_cast<ssize_t>(sizeof size));
+  std::string text(size, '\0');
+  CHECK_EQ(read(fd, text.data(), size), static_cast<ssize_t>(size));
+  return text;
+}
+
+// A child of this process, which must have no threads.
+class GroupProcess {
+ public:
+  // body(in, out): true if all is right.
+  explicit GroupProcess(const auto& body) {
+    int to_child[2];
+    int from_child[2];
+    CHECK_EQ(pipe(to_child), 0);
+    CHECK_EQ(pipe(from_child), 0);
+    pid_ = fork();
+    if (pid_ == 0) _exit(body(to_child[0], from_child[1]) ? 0 : 1);
+    close(to_child[0]);
+    close(from_child[1]);
+    out_ = to_child[1];
+    in_ = from_child[0];
+  }
+
+  std::string Read() const { return ReadText(in_); }
+  void Write(const std::string& text) const { WriteText(out_, text); }
+  // Once.
+  bool IsRight() const {
+    int status = 0;
+    CHECK_EQ(waitpid(pid_, &status, 0), pid_);
+    close(in_);
+    close(out_);
+    return status == 0;
+  }
+
+ private:
+  pid_t pid_ = 0;
+  int in_ = -1;
+  int out_ = -1;
+};
+
 class ExpertGroupTest : public testing::TestWithParam<Group> {
  protected:
   ExpertGroupTest() {
@@ -108,11 +157,30 @@ class ExpertGroupTest : public testing::TestWithParam<Group> {
     return next == tokens.size();
   }
 
-  bool RunRank(SharedExpertExchange* exchange, int rank) const {
-    return AreRight(
-        RunGroupRank(options_, *weights_, exchange->MakeDispatch(rank),
-                     JobsOf(jobs_, rank, GetParam().num_ranks)),
-        rank);
+  // On a thread each; true if all are right.
+  bool RunRanks(auto* exchange, RankRange ranks) const {
+    std::atomic<bool> right = true;
+    std::vector<std::thread> threads;
+    for (int rank = ranks.first; rank < ranks.end; ++rank) {
+      threads.emplace_back([&, rank] {
+        const std::vector<GroupTokens> tokens =
+            RunGroupRank(options_, *weights_, exchange->MakeDispatch(rank),
+                         JobsOf(jobs_, rank, GetParam().num_ranks));
+        if (!AreRight(tokens, rank)) right = false;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return right;
+  }
+
+  std::vector<RankRange> Processes() const {
+    const int num_ranks = GetParam().num_ranks;
+    const int count = std::min(4, num_ranks);
+    std::vector<RankRange> ranks;
+    for (int i = 0; i < count; ++i) {
+      ranks.push_back({num_ranks * i / count, num_ranks * (i + 1) / count});
+    }
+    return ranks;
   }
 
   GroupOptions options_;
@@ -126,41 +194,59 @@ class ExpertGroupTest : public testing::TestWithParam<Group> {
 TEST_P(ExpertGroupTest, RanksAsThreadsGiveTheTokensOfOneRank) {
   auto exchange = SharedExpertExchange::Create(exchange_options_);
   ASSERT_TRUE(exchange.ok()) << exchange.status();
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < GetParam().num_ranks; ++rank) {
-    threads.emplace_back(
-        [&, rank] { EXPECT_TRUE(RunRank(exchange->get(), rank)) << rank; });
-  }
-  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(RunRanks(exchange->get(), {0, GetParam().num_ranks}));
 }
 
-// Two ranks a process.
+// In up to four processes.
 TEST_P(ExpertGroupTest, RanksInProcessesGiveTheTokensOfOneRank) {
-  const int num_ranks = GetParam().num_ranks;
   auto exchange = SharedExpertExchange::Create(exchange_options_);
   ASSERT_TRUE(exchange.ok()) << exchange.status();
-  std::vector<pid_t> children;
-  for (int first = 0; first < num_ranks; first += 2) {
-    children.push_back(fork());
-    if (children.back() != 0) continue;
-    auto mine =
-        SharedExpertExchange::Open(exchange_options_, (*exchange)->path());
-    if (!mine.ok()) _exit(2);
-    std::atomic<bool> right = true;
-    std::vector<std::thread> threads;
-    for (int rank = first; rank < std::min(first + 2, num_ranks); ++rank) {
-      threads.emplace_back([&, rank] {
-        if (!RunRank(mine->get(), rank)) right = false;
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    _exit(right ? 0 : 1);
+  const std::string path = (*exchange)->path();
+  std::vector<GroupProcess> processes;
+  for (const RankRange& ranks : Processes()) {
+    processes.emplace_back([&](int, int) {
+      auto mine = SharedExpertExchange::Open(exchange_options_, path);
+      CHECK_OK(mine.status());
+      return RunRanks(mine->get(), ranks);
+    });
   }
-  for (const pid_t child : children) {
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
+  for (GroupProcess& process : processes) EXPECT_TRUE(process.IsRight());
+}
+
+TEST_P(ExpertGroupTest, RanksInProcessesOverUcxGiveTheTokensOfOneRank) {
+  const std::vector<RankRange> ranks = Processes();
+  std::vector<GroupProcess> processes;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    processes.emplace_back([&, i](int in, int out) {
+      auto mine =
+          UcxExpertExchange::Create({.shape = exchange_options_.shape,
+                                     .deadline = exchange_options_.deadline,
+                                     .processes = ranks,
+                                     .process = static_cast<int>(i)});
+      CHECK_OK(mine.status());
+      WriteText(out, (*mine)->address());
+      std::vector<std::string> addresses;
+      for (size_t p = 0; p < ranks.size(); ++p) {
+        addresses.push_back(ReadText(in));
+      }
+      CHECK_OK((*mine)->Connect(addresses));
+      const bool right = RunRanks(mine->get(), ranks[i]);
+      // Nobody leaves before all have what they wait for.
+      WriteText(out, "done");
+      ReadText(in);
+      return right;
+    });
   }
+  std::vector<std::string> addresses;
+  for (GroupProcess& process : processes) {
+    addresses.push_back(process.Read());
+  }
+  for (GroupProcess& process : processes) {
+    for (const std::string& address : addresses) process.Write(address);
+  }
+  for (GroupProcess& process : processes) EXPECT_EQ(process.Read(), "done");
+  for (GroupProcess& process : processes) process.Write("leave");
+  for (GroupProcess& process : processes) EXPECT_TRUE(process.IsRight());
 }
 
 TEST_P(ExpertGroupTest, AnEndInTheMiddleOfAStepEndsEveryRank) {

@@ -60,7 +60,10 @@ class GroupRank {
   bool Run(uint32_t step) {
     StepInput input;
     input.expert_slots = options_.slots(step);
-    if (options_.num_drafts > 0) input.num_draft_passes = options_.num_drafts;
+    // Often fewer than the drafts asked for need.
+    if (options_.num_drafts > 0 && !input.expert_slots.empty()) {
+      input.num_draft_passes = 1 + step % options_.num_drafts;
+    }
     std::vector<size_t> drawing;
     for (size_t j = 0; j < jobs_.size(); ++j)
       AddRows(step, j, &input, &drawing);

@@ -15,25 +15,23 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/strong_int.h"
+#include "comm/group_action.h"
 #include "comm/group_message.h"
 #include "comm/group_phase.h"
 
 namespace baton {
 
-BATON_DEFINE_STRONG_INT(ConnectionId, uint64_t);
-
 struct GroupFormationOptions {
   // What this process says of itself. Its last_epoch, link_address and
   // transport_address are filled in.
-  GroupHello self;
-  std::string leader_address;
+  GroupHello self = {};
+  std::string leader_address = {};
 
   // A connection must have said who it is by then.
   absl::Duration hello_timeout = absl::Seconds(5);
@@ -44,55 +42,10 @@ struct GroupFormationOptions {
   // it takes to notice that a host is gone.
   absl::Duration takeover_timeout = absl::Seconds(10);
   absl::Duration min_pause = absl::Milliseconds(20);
-  absl::Duration max_pause = absl::Seconds(1);
+  absl::Duration max_pause = absl::Milliseconds(500);
   absl::Duration progress_interval = absl::Seconds(5);
   size_t max_strangers = 256;  // Connections that are no member's.
 };
-
-// The group of one epoch; the same on every process.
-struct GroupEpoch {
-  uint64_t epoch = 0;
-  std::vector<GroupMember> members;  // By rank_offset; cover all ranks.
-};
-
-struct GroupEpochEnd {
-  uint64_t epoch = 0;
-  bool started = false;
-  std::vector<uint32_t> ranks;  // Lost, or suspected; ascending.
-  std::string reason;
-};
-
-// What the shell must do, in this order. For a connection that it was told to
-// close it reports nothing more; what was sent before goes out first.
-struct GroupConnect {
-  ConnectionId connection;
-  std::string address;
-};
-struct GroupSend {
-  ConnectionId connection;
-  GroupMessage message;
-};
-struct GroupClose {
-  ConnectionId connection;
-};
-struct GroupHasFormed {  // Ready is said after this has been acted upon.
-  GroupEpoch group;
-};
-struct GroupHasStarted {
-  GroupEpoch group;
-};
-struct GroupHasEnded {  // Each GroupHasFormed has one. Join to go on.
-  GroupEpochEnd end;
-};
-struct GroupWasRefused {  // Final.
-  GroupRefused refused;
-};
-struct GroupNote {  // For the log.
-  std::string text;
-};
-using GroupAction =
-    std::variant<GroupConnect, GroupSend, GroupClose, GroupHasFormed,
-                 GroupHasStarted, GroupHasEnded, GroupWasRefused, GroupNote>;
 
 // Thread-compatible. Events in; TakeActions() after each. Time is what Tick
 // said last.
@@ -112,7 +65,7 @@ class GroupFormation {
   void Received(ConnectionId connection, const GroupMessage& message);
   // This process ends the epoch, if it is still `epoch`.
   void EndEpoch(uint64_t epoch, std::vector<uint32_t> ranks,
-                std::string reason);
+                std::string_view reason);
   // It is `now`, which never goes backwards.
   void Tick(absl::Time now);
 
@@ -129,67 +82,74 @@ class GroupFormation {
  private:
   enum class Role {
     kStranger,   // Has said nothing yet.
-    kWaiting,    // To the leader: a member whose ranks another one holds.
+    kWaiting,    // To the leader: a process whose ranks another one holds.
     kMember,     // To the leader: has said Hello, and fits.
     kLeader,     // To a member: its connection to the leader.
-    kEarlyLink,  // To a member: a link for an epoch it doesn't know yet.
+    kEarlyLink,  // To a member: a link of an epoch it doesn't know yet.
     kDialing,    // To a member: its connection to a peer, being made.
     kLink,       // To a member: up.
   };
   struct Connection {
     Role role = Role::kStranger;
     absl::Time deadline = absl::InfiniteFuture();
-    GroupHello hello;     // kWaiting, kMember.
-    GroupLinkHello link;  // kEarlyLink.
-    GroupMember peer;     // kDialing, kLink.
-    bool ready = false;   // kMember.
+    GroupHello hello = {};     // kWaiting, kMember.
+    GroupLinkHello link = {};  // kEarlyLink.
+    GroupMember peer = {};     // Who it is: kWaiting, kMember, kDialing, kLink.
+    bool ready = false;        // kMember.
   };
-  using Connections = std::map<ConnectionId, Connection>;
 
   const GroupMember& self() const { return options_.self.member; }
+  bool has_group() const;
   void EnterPhase(GroupPhase phase);
   void Note(std::string text);
-  void Send(ConnectionId connection, GroupMessage message);
-  void Close(ConnectionId connection);
-  size_t CountStrangers() const;
-  std::vector<uint32_t> RanksOf(const Connection& connection) const;
+  void Send(ConnectionId id, GroupMessage message);
+  void Close(ConnectionId id);
+  void Fail(ConnectionId id, std::string_view why);
+  void OnLost(const Connection& lost, std::string_view why);
+  std::vector<ConnectionId> Find(Role role) const;
   bool IsOfEpoch(Role role) const;
-  void EndNow(std::vector<uint32_t> ranks, std::string reason);
-  void Progress();
-  void OnEnding(const GroupEpochEnding& message);
-  void OnConnectionDeadline(ConnectionId connection);
+  void EndNow(std::vector<uint32_t> ranks, std::string_view reason);
+  void OnEnding(ConnectionId id, const GroupEpochEnding& ending);
+  void OnConnectionDeadline(ConnectionId id);
   void OnPhaseDeadline();
-  void OnForeignVersion(ConnectionId connection, uint8_t version);
+  void NoteProgress();
 
-  // The leader's.
-  void OnHello(ConnectionId connection, const GroupHello& hello);
-  void Refuse(ConnectionId connection, GroupRefused refused);
-  const Connection* FindHolder(const GroupHello& hello) const;
+  // The leader's, in group_formation_leader.cc.
+  void OnHello(ConnectionId id, const GroupHello& hello);
+  void OnForeignVersion(ConnectionId id, uint8_t version);
+  void Refuse(ConnectionId id, GroupRefused refused);
+  std::optional<ConnectionId> FindHolder(const GroupMember& member) const;
   void AdmitWaiting();
   void MaybeForm();
-  void OnReady(ConnectionId connection);
+  void OnReady(ConnectionId id, const GroupReady& ready);
   void MaybeStart();
-  void OnTakeoverDeadline(ConnectionId connection);
-  std::vector<uint32_t> MissingRanks() const;
+  void OnTakeoverDeadline(ConnectionId id);
+  void DropLateMembers();
+  std::vector<GroupMember> Members() const;
 
-  // A member's.
-  void Pause();
+  // A member's, in group_formation_member.cc.
+  void Pause(std::string_view why);
   void Dial();
-  void OnFormed(const GroupFormed& formed);
-  void OnLinkHello(ConnectionId connection, const GroupLinkHello& link);
-  bool AcceptLink(ConnectionId connection);
+  void OnRefused(ConnectionId id, const GroupRefused& refused);
+  void OnFormed(ConnectionId id, const GroupFormed& formed);
+  void SortEarlyLinks();
+  void OnLinkHello(ConnectionId id, const GroupLinkHello& link);
+  void AcceptLink(ConnectionId id, const GroupLinkHello& link);
   void MaybeReady();
-  void OnStart(const GroupStart& start);
+  void OnStart(ConnectionId id, const GroupStart& start);
+  void GiveUpOnStart();
 
   GroupFormationOptions options_;
   GroupPhase phase_ = GroupPhase::kOutside;
   absl::Time now_ = absl::UnixEpoch();
+  absl::Time phase_since_ = absl::UnixEpoch();
   absl::Time phase_deadline_ = absl::InfiniteFuture();
   absl::Time next_progress_ = absl::InfiniteFuture();
-  uint32_t failures_ = 0;  // Tries since the last epoch that started.
-  GroupEpoch group_;       // kLinking, kReady, kRunning.
-  uint64_t next_connection_ = 0;
-  Connections connections_;
+  uint32_t failures_ = 0;  // Tries since the last epoch that lasted.
+  std::string last_failure_;
+  GroupEpoch group_;  // If has_group().
+  ConnectionId last_connection_;
+  std::map<ConnectionId, Connection> connections_;
   std::vector<GroupAction> actions_;
 };
 

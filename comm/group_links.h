@@ -24,10 +24,10 @@
 namespace baton {
 
 struct GroupLinksOptions {
-  GroupFormationOptions formation;  // Its leader_address is --leader.
+  GroupFormationOptions formation = {};  // Its leader_address is --leader.
   // Where a member listens for other members: empty is all addresses. They are
   // told the address from which it reached the leader, or this one.
-  std::string link_host;
+  std::string link_host = {};
   // A host that is silent for so long is gone.
   absl::Duration dead_host_timeout = absl::Seconds(5);
 };

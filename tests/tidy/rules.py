@@ -29,6 +29,8 @@ EDGE_FOLDERS = ("server", "tests", "bench", "tools")
 
 # A .cc, or a folder of them, with no test of its own: the test it is tested through.
 TESTED_THROUGH = {
+    "comm/group_formation_leader.cc": "comm/group_formation_test.cc",
+    "comm/group_formation_member.cc": "comm/group_formation_test.cc",
     "comm/kv_exporter.cc": "comm/kv_transfer_agent_test.cc",
     "comm/kv_importer.cc": "comm/kv_transfer_agent_test.cc",
     "comm/ucx_context.cc": "comm/ucx_transport_test.cc",

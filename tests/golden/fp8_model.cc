@@ -78,7 +78,7 @@ std::vector<TensorToWrite> QuantizeModel(const std::string& source_folder) {
 
 std::string WriteQuantizedModel(const std::string& source_folder,
                                 const std::string& config_path) {
-  const std::string folder = FreshTestFolder();
+  std::string folder = FreshTestFolder();
   std::filesystem::copy_file(config_path, folder + "/config.json");
   WriteSafetensors(folder + "/model.safetensors", QuantizeModel(source_folder));
   return folder;

@@ -64,7 +64,7 @@ std::unique_ptr<ModelDriver> Load(DriverOptions options) {
 }
 
 std::string WriteSmallModel(const nlohmann::json& config) {
-  const std::string folder = FreshTestFolder();
+  std::string folder = FreshTestFolder();
   WriteModel(folder, config, RandomTensors(config, 1, TensorDtype::kBf16));
   return folder;
 }
@@ -179,14 +179,13 @@ AllLogits Alone(ModelDriver* driver, std::span<const uint32_t> tokens,
 // Every axis and every pair of them: the whole product, on one prompt.
 std::vector<DriverOptions> EverySetting(const std::string& folder,
                                         CacheDtype cache, Numerics numerics) {
+  std::vector<WeightStorage> storages = {WeightStorage::kAsStored};
+  // fast_bf16 refuses it.
+  if (numerics != Numerics::kFastBf16) storages.push_back(WeightStorage::kF32);
   std::vector<DriverOptions> settings;
   for (const VectorIsa isa : SupportedVectorIsas()) {
     for (const int threads : {1, 2}) {
-      for (const auto weights :
-           {WeightStorage::kAsStored, WeightStorage::kF32}) {
-        if (numerics == Numerics::kFastBf16 && weights == WeightStorage::kF32) {
-          continue;  // Refused.
-        }
+      for (const WeightStorage weights : storages) {
         settings.push_back({.load = {.folder = folder,
                                      .weights = weights,
                                      .cache_dtype = cache,

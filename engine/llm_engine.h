@@ -5,7 +5,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,12 +18,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
-#include "comm/expert_dispatch.h"
 #include "comm/kv_transfer.h"
-#include "comm/kv_transfer_port.h"
 #include "engine/deferred_release.h"
-#include "engine/device_stream.h"
+#include "engine/engine_environment.h"
 #include "engine/engine_options.h"
 #include "engine/generation_request.h"
 #include "engine/inbox.h"
@@ -33,32 +29,12 @@
 #include "engine/model_runner.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
-#include "engine/step_executor.h"
+#include "engine/step_results.h"
 #include "engine/token_sink.h"
 #include "engine/worker.h"
 #include "kernels/sample.h"
 
 namespace baton {
-
-// What the engine works with; borrowed, all outlive it.
-struct EngineEnvironment {
-  StepExecutor* executor = nullptr;
-  KvPool* pool = nullptr;
-  // None: kPrefill and handles are refused.
-  KvTransferPort transfer = {};
-  const Clock* clock = nullptr;
-  std::function<void(const StepStats&)> observer = {};  // May be empty.
-  // Called, on any thread, when a turn may find something to do: where more
-  // than this engine is turned by one thread, which then does not WaitForWork.
-  DeviceTask on_work = {};
-};
-
-// What a step of a group is on all its ranks.
-struct GroupStep {
-  // Of each layer with experts; the tables outlive the step.
-  std::span<const ExpertSlots> expert_slots = {};
-  uint32_t num_draft_passes = 0;  // As of StepInput.
-};
 
 // Submit, Abort, OnTransferEvent, limits, load, Wake: thread-safe. Everything
 // else: the engine thread, one at a time. All state of the rank is owned by
@@ -104,7 +80,6 @@ class LLMEngine {
   // Drains the inbox, commits what is done, admits. True if anything happened.
   bool Collect();
   StepWish Wish() const { return scheduler_.Wish(); }
-  // A step more may be in flight.
   bool HasRoomForStep() { return worker_.NextStep() != nullptr; }
   // Plans the next step; false if this rank has nothing to do in it. Launch
   // follows, rows or none, or another PlanStep in its place.
@@ -117,16 +92,14 @@ class LLMEngine {
   void EndAll(const absl::Status& status);
   // No request, nothing in the stream, no block out.
   bool idle() const;
-  // Blocks until there may be something to do, or `timeout`. Only useful when
-  // neither Advance nor the stream's Poll did anything. While steps follow one
-  // another the device wakes nobody, so this returns when the oldest should
+  // Blocks until there may be something to do, or `timeout`. While steps follow
+  // one another the device wakes nobody: this returns when the oldest should
   // have ended, by the time of the one before.
   void WaitForWork(absl::Duration timeout);
   void Wake();
 
-  // Ends a running sequence's stay on the device, to be recomputed; false if it
-  // is not running, or its blocks are in a transfer. What the scheduler does
-  // under pressure, here by hand (tests).
+  // What the scheduler does under pressure, by hand (tests); false if it does
+  // not run, or its blocks are in a transfer.
   bool Preempt(const RequestId& id, uint32_t sample_index);
 
   // Dies if the accounting of blocks and sequences does not add up.
@@ -137,11 +110,6 @@ class LLMEngine {
   void Push(Command command);
 
   using SequenceKey = std::pair<RequestId, uint32_t>;
-  // What a step, or its rows of one sequence, brought.
-  struct Committed {
-    uint32_t tokens = 0;
-    uint32_t rows = 0;  // Not in vain.
-  };
 
   // The turn's parts, in order; true if anything happened.
   bool DrainInbox();
@@ -169,28 +137,21 @@ class LLMEngine {
   void StartExport(SequenceMetadata* sequence);
   void StartImport(SequenceMetadata* sequence);
   void CommitStep(WorkerStepState* step);
-  // What a step drew and scored for one sequence, borrowed.
-  struct Drawn {
-    std::span<const SampledToken> scores;     // Of tokens of its prompt.
-    std::span<const SampledToken> score_top;  // As of ScoredTokens.
-    const SampleOutput* sample = nullptr;     // Null: nothing was to be drawn.
-    std::span<const SampledToken> top = {};   // As of ScoredTokens.
-    std::span<const float> hidden = {};
-  };
-  Drawn DrawnOf(const WorkerStepState& step, size_t row) const;
-  Committed CommitRows(const ScheduledRows& rows, const Drawn& drawn);
+  DrawnRows DrawnOf(const WorkerStepState& step, size_t row) const;
+  CommittedRows CommitRows(const ScheduledRows& rows, const DrawnRows& drawn);
   void CountCommitted(const ScheduledRows& rows, const SampleOutput* drawn);
   void ReportProgress(SequenceMetadata* sequence) const;
   // False: the logits behind the last told were no distribution.
   static bool TellPromptLogprobs(SequenceMetadata* sequence,
-                                 const Drawn& drawn);
+                                 const DrawnRows& drawn);
   void LeavePrefill(SequenceMetadata* sequence);
   // Appends up to the one that ends it; returns how many.
   uint32_t AppendTokens(SequenceMetadata* sequence,
                         std::span<const SampledToken> drawn,
                         std::span<const SampledToken> top);
-  void PublishTail(const SequenceMetadata& sequence, const Drawn& drawn) const;
-  void ReportStep(const WorkerStepState& step, const Committed& committed,
+  void PublishTail(const SequenceMetadata& sequence,
+                   const DrawnRows& drawn) const;
+  void ReportStep(const WorkerStepState& step, const CommittedRows& committed,
                   absl::Duration commit_time);
 
   // Ends it as soon as no transfer touches its blocks.

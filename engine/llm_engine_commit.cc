@@ -44,9 +44,9 @@ void LLMEngine::CommitStep(WorkerStepState* step) {
   if (step->output.abandoned) {
     EndAll(absl::UnavailableError("the worker's group has lost a rank"));
   }
-  Committed total;
+  CommittedRows total;
   for (size_t i = 0; i < step->plan.rows.size(); ++i) {
-    const Committed committed =
+    const CommittedRows committed =
         CommitRows(step->plan.rows[i], DrawnOf(*step, i));
     total.tokens += committed.tokens;
     total.rows += committed.rows;
@@ -57,11 +57,10 @@ void LLMEngine::CommitStep(WorkerStepState* step) {
   worker_.Retire(step);
 }
 
-LLMEngine::Drawn LLMEngine::DrawnOf(const WorkerStepState& step,
-                                    size_t row) const {
+DrawnRows LLMEngine::DrawnOf(const WorkerStepState& step, size_t row) const {
   const StepRows& rows = step.input.rows[row];
   const StepOutput& output = step.output;
-  Drawn drawn = {
+  DrawnRows drawn = {
       .scores =
           std::span(output.scores).subspan(rows.first_score, rows.num_scored),
       .score_top = std::span(output.score_top)
@@ -78,8 +77,8 @@ LLMEngine::Drawn LLMEngine::DrawnOf(const WorkerStepState& step,
   return drawn;
 }
 
-LLMEngine::Committed LLMEngine::CommitRows(const ScheduledRows& rows,
-                                           const Drawn& drawn) {
+CommittedRows LLMEngine::CommitRows(const ScheduledRows& rows,
+                                    const DrawnRows& drawn) {
   SequenceMetadata* sequence = rows.sequence;
   if (sequence->generation != rows.generation) return {};  // It left meanwhile.
   const SampleOutput* sample = drawn.sample;
@@ -154,7 +153,7 @@ void LLMEngine::LeavePrefill(SequenceMetadata* sequence) {
 }
 
 bool LLMEngine::TellPromptLogprobs(SequenceMetadata* sequence,
-                                   const Drawn& drawn) {
+                                   const DrawnRows& drawn) {
   size_t count = 0;
   while (count < drawn.scores.size() &&
          !std::isnan(drawn.scores[count].logprob)) {
@@ -190,7 +189,7 @@ uint32_t LLMEngine::AppendTokens(SequenceMetadata* sequence,
 }
 
 void LLMEngine::PublishTail(const SequenceMetadata& sequence,
-                            const Drawn& drawn) const {
+                            const DrawnRows& drawn) const {
   const ScoredTokens first = {
       .top = drawn.top, .num_top = sequence.request.sampling.num_top_logprobs};
   const auto top = first.TopOf(0);
@@ -204,7 +203,7 @@ void LLMEngine::PublishTail(const SequenceMetadata& sequence,
 }
 
 void LLMEngine::ReportStep(const WorkerStepState& step,
-                           const Committed& committed,
+                           const CommittedRows& committed,
                            absl::Duration commit_time) {
   const StepOutput& output = step.output;
   const absl::Duration device_time = output.device_end - output.device_start;

@@ -10,6 +10,7 @@
 #include "base/logging.h"
 #include "engine/eplb_loads.h"
 #include "engine/eplb_search.h"
+#include "engine/expert_alignment.h"
 
 namespace baton {
 namespace {
@@ -136,7 +137,7 @@ std::vector<uint32_t> PackingCopies(const ExpertLayout& layout,
   return best;
 }
 
-// By groups, mending so bad a placement takes longer than packing anew.
+// Mending so bad a placement takes longer than packing anew.
 constexpr double kHopeless = 1.25;
 
 // One layer: what is asked, and the search.
@@ -164,10 +165,14 @@ class LayerPlanner {
     if (plan.present_ratio <= options_.balanced_ratio || !time_left_()) {
       return plan;
     }
-    const EplbSearch<kNumGroups>& best = Search(present);
+    const EplbSearch<kNumGroups>& best = Search();
     if (best.Ratio() > plan.present_ratio - options_.min_gain) return plan;
     plan.planned_ratio = best.Ratio();
-    plan.experts = best.Experts(present);
+    plan.experts = best.experts();
+    if (&best == &packed_) {
+      plan.experts = AlignRanks(layout_, present, plan.experts);
+    }
+    plan.experts = AlignSlots(layout_, present, plan.experts);
     for (size_t s = 0; s < present.size(); ++s) {
       plan.moved_slots += plan.experts[s] != present[s] ? 1 : 0;
     }
@@ -177,9 +182,9 @@ class LayerPlanner {
  private:
   // Mends for a while, packs anew if that was not enough, and goes on with the
   // better of the two.
-  const EplbSearch<kNumGroups>& Search(std::span<const uint32_t> present) {
+  const EplbSearch<kNumGroups>& Search() {
     mended_.MoveCopies();
-    if (kNumGroups == 1 || mended_.Ratio() < kHopeless)
+    if (mended_.Ratio() < kHopeless)
       Improve(&mended_, options_.max_improvements / 4);
     const double enough = options_.target_ratio + options_.repack_gain;
     if (mended_.Ratio() <= enough || !time_left_()) return mended_;
@@ -191,7 +196,6 @@ class LayerPlanner {
         packed_.Ratio() < mended_.Ratio() - options_.repack_gain;
     EplbSearch<kNumGroups>* best = repack ? &packed_ : &mended_;
     Improve(best, options_.max_improvements / 2);
-    if (repack) packed_.AlignRanks(present);
     return *best;
   }
 

@@ -140,7 +140,7 @@ TEST(EplbPlannerTest, SmallLayersComeNearTheBestOfAllPlacements) {
   }
   RecordProperty("mean_over_best", std::to_string(sum / num_plans));
   EXPECT_LE(sum / num_plans, 1.01);
-  EXPECT_GE(num_best, num_plans * 8 / 10);
+  EXPECT_GE(num_best, num_plans * 3 / 4);
 }
 
 TEST(EplbPlannerTest, BalancesASkewedLayer) {
@@ -180,13 +180,15 @@ TEST(EplbPlannerTest, ABalancedLayerStays) {
   EXPECT_LE(plan.present_ratio, 1.02);
 }
 
-TEST(EplbPlannerTest, ThePlanOfFreshDrawsOfTheSameMovesLittle) {
+TEST(EplbPlannerTest, FreshDrawsOfTheSameMoveNothing) {
   ExpertPlacement present(Layout(64, 8, 8));
   const auto first = Draw(64, 100, 4000, 4, Skewed);
   ASSERT_TRUE(
       present.SetLayer(0, Plan(ExpertLoads(first, 64), present).experts).ok());
   const auto second = Draw(64, 100, 4000, 5, Skewed);
-  EXPECT_LE(Plan(ExpertLoads(second, 64), present).moved_slots, 8u);
+  EXPECT_EQ(Plan(ExpertLoads(second, 64), present, {.balanced_ratio = 1.02})
+                .moved_slots,
+            0u);
 }
 
 TEST(EplbPlannerTest, ALayerWithoutLoadOrWithoutChoiceStays) {

@@ -110,72 +110,47 @@ template <size_t kGroups>
 void EplbSearch<kGroups>::Improve(double target_ratio,
                                   const std::function<bool()>& time_left) {
   std::vector<uint8_t> stuck(layout_.num_ranks, 0);
-  bool changed = false, tried = false;
-  while (Ratio() > target_ratio && time_left()) {
-    uint32_t fullest = layout_.num_ranks;
-    for (uint32_t r = 0; r < layout_.num_ranks; ++r) {
-      if (stuck[r] != 0 || excess_[r] <= 0) continue;
-      if (fullest == layout_.num_ranks || excess_[r] > excess_[fullest]) {
-        fullest = r;
-      }
-    }
-    if (fullest == layout_.num_ranks) {
+  bool changed = false;             // Since ranks were last found stuck.
+  bool replacement_failed = false;  // Since the last change.
+  // The sum of squares may fall while the greatest load rises: keep the best.
+  // (Every rank is full, so held_ is a placement.)
+  std::vector<uint32_t> best = held_;
+  double best_ratio = Ratio();
+  while (best_ratio > target_ratio && time_left()) {
+    const uint32_t rank = FullestBut(stuck);
+    if (rank == layout_.num_ranks) {
       if (!changed) break;
       std::fill(stuck.begin(), stuck.end(), 0);
       changed = false;
-    } else if (TrySwap(fullest) ||
-               (!tried && (tried = true, TryReplacement(fullest)))) {
-      changed = true;
-      tried = false;
-    } else {
-      stuck[fullest] = 1;
+      continue;
     }
+    if (!TrySwap(rank)) {
+      if (replacement_failed || !TryReplacement(rank)) {
+        replacement_failed = true;
+        stuck[rank] = 1;
+        continue;
+      }
+    }
+    changed = true;
+    replacement_failed = false;
+    if (Ratio() >= best_ratio) continue;
+    best_ratio = Ratio();
+    best = held_;
   }
-  UpdateLoads();
+  Start(best);
 }
 
 template <size_t kGroups>
-void EplbSearch<kGroups>::AlignRanks(std::span<const uint32_t> present) {
-  // Experts in common, by present rank and rank here.
-  std::vector<uint32_t> common(size_t{layout_.num_ranks} * layout_.num_ranks);
-  std::vector<std::vector<uint32_t>> holders(layout_.num_experts);
+uint32_t EplbSearch<kGroups>::FullestBut(
+    const std::vector<uint8_t>& stuck) const {
+  uint32_t fullest = layout_.num_ranks;
   for (uint32_t r = 0; r < layout_.num_ranks; ++r) {
-    for (const uint32_t e : Held(r)) holders[e].push_back(r);
-  }
-  for (uint32_t s = 0; s < present.size(); ++s) {
-    for (const uint32_t r : holders[present[s]]) {
-      ++common[size_t{layout_.rank_of(s)} * layout_.num_ranks + r];
+    if (stuck[r] != 0 || excess_[r] <= 0) continue;
+    if (fullest == layout_.num_ranks || excess_[r] > excess_[fullest]) {
+      fullest = r;
     }
   }
-  std::vector<std::array<uint32_t, 3>> pairs;  // The most in common first.
-  for (uint32_t old = 0; old < layout_.num_ranks; ++old) {
-    for (uint32_t r = 0; r < layout_.num_ranks; ++r) {
-      const uint32_t n = common[size_t{old} * layout_.num_ranks + r];
-      if (n > 0) pairs.push_back({layout_.slots_per_rank - n, old, r});
-    }
-  }
-  std::sort(pairs.begin(), pairs.end());
-  const uint32_t none = layout_.num_ranks;
-  std::vector<uint32_t> rank_of(layout_.num_ranks, none);
-  std::vector<uint8_t> taken(layout_.num_ranks, 0);
-  for (const auto& [unlike, old, r] : pairs) {
-    if (rank_of[old] != none || taken[r] != 0) continue;
-    rank_of[old] = r;
-    taken[r] = 1;
-  }
-  uint32_t next = 0;
-  for (uint32_t& r : rank_of) {
-    while (next < none && taken[next] != 0) ++next;
-    if (r == none) r = next++;
-  }
-  const std::vector<uint32_t> held = held_;
-  Clear();
-  for (uint32_t s = 0; s < present.size(); ++s) {
-    const uint32_t old = layout_.rank_of(s);
-    Add(old, held[rank_of[old] * layout_.slots_per_rank +
-                  s % layout_.slots_per_rank]);
-  }
-  UpdateLoads();
+  return fullest;
 }
 
 template <size_t kGroups>
@@ -183,29 +158,6 @@ double EplbSearch<kGroups>::Ratio() const {
   Load most = rank_loads_[0];
   for (const Load& load : rank_loads_) MaxTo(&most, load);
   return double{Sum(most)} / Sum(mean_);
-}
-
-template <size_t kGroups>
-std::vector<uint32_t> EplbSearch<kGroups>::Experts(
-    std::span<const uint32_t> present) const {
-  std::vector<uint32_t> experts(present.begin(), present.end());
-  std::vector<uint32_t> came;
-  for (uint32_t r = 0; r < layout_.num_ranks; ++r) {
-    const auto slots = std::span<uint32_t>(experts).subspan(
-        size_t{r} * layout_.slots_per_rank, layout_.slots_per_rank);
-    came.clear();
-    for (const uint32_t e : Held(r)) {
-      if (std::find(slots.begin(), slots.end(), e) == slots.end()) {
-        came.push_back(e);
-      }
-    }
-    for (uint32_t& e : slots) {
-      if (Holds(r, e)) continue;
-      e = came.back();
-      came.pop_back();
-    }
-  }
-  return experts;
 }
 
 // Sums of the differences' squares: convex in the load.

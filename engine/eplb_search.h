@@ -2,7 +2,6 @@
 #ifndef BATON_ENGINE_EPLB_SEARCH_H_
 #define BATON_ENGINE_EPLB_SEARCH_H_
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -18,9 +17,8 @@ namespace baton {
 // excess of load over the mean. Unlike the fullest rank's load, it falls with
 // each step taken on any full rank.
 //
-// Slots of a rank have no order here; Experts() gives them one. Every state
-// between calls is a valid placement. Ties go to the lower expert or rank.
-// Instantiated for 1 and 16 groups. Single-threaded.
+// Every state between calls is a valid placement. Ties go to the lower expert
+// or rank. Instantiated for 1 and 16 groups. Single-threaded.
 template <size_t kGroups>
 class EplbSearch final {
  public:
@@ -41,15 +39,14 @@ class EplbSearch final {
   // where no swap helps, some slot's copy gives way to a copy of an expert that
   // is on this rank, or its own slot to another's. Until the ratio is
   // `target_ratio`, nothing helps, or `time_left`, asked before each change,
-  // says no.
+  // says no. Ends with the best ratio seen.
   void Improve(double target_ratio, const std::function<bool()>& time_left);
-  // Renumbers the ranks so that many experts are where `present` has them.
-  void AlignRanks(std::span<const uint32_t> present);
 
   // Sum over groups of the fullest rank's load, over that of the mean.
   double Ratio() const;
-  // By slot; an expert that its rank had in `present` has the slot of then.
-  std::vector<uint32_t> Experts(std::span<const uint32_t> present) const;
+  // By slot, each rank's in no order. REQUIRES: every rank is full, as after
+  // any of the above.
+  const std::vector<uint32_t>& experts() const { return held_; }
 
  private:
   // Of one replica, in its rank's list.
@@ -89,6 +86,7 @@ class EplbSearch final {
   void PlaceCopy(uint32_t expert);
   void MakeRoom(uint32_t expert);
 
+  uint32_t FullestBut(const std::vector<uint8_t>& stuck) const;
   bool TrySwap(uint32_t rank);
   void FindSwap(uint32_t rank_a, uint32_t rank_b, Swap* best) const;
   void Apply(const Swap& swap);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "base/logging.h"
 #include "bench/expert_traces.h"
 #include "bench/greedy_eplb.h"
@@ -301,7 +302,7 @@ int Main(int argc, char** argv) {
     }
   }
   for (const Case& c : cases) {
-    if (c.name.rfind(only, 0) == 0) Run(c);
+    if (absl::StartsWith(c.name, only)) Run(c);
   }
   return 0;
 }

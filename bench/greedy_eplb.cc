@@ -29,8 +29,9 @@ std::vector<uint32_t> GreedyPlacement(const ExpertLayout& layout,
     uint32_t best = layout.num_ranks;
     for (uint32_t r = 0; r < layout.num_ranks; ++r) {
       if (num_held[r] == layout.slots_per_rank) continue;
-      if (best == layout.num_ranks || rank_loads[r] < rank_loads[best])
+      if (best == layout.num_ranks || rank_loads[r] < rank_loads[best]) {
         best = r;
+      }
     }
     experts[best * layout.slots_per_rank + num_held[best]++] = e;
     rank_loads[best] += per_copy(e);

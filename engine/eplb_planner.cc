@@ -184,8 +184,9 @@ class LayerPlanner {
   // better of the two.
   const EplbSearch<kNumGroups>& Search() {
     mended_.MoveCopies();
-    if (mended_.Ratio() < kHopeless)
+    if (mended_.Ratio() < kHopeless) {
       Improve(&mended_, options_.max_improvements / 4);
+    }
     const double enough = options_.target_ratio + options_.repack_gain;
     if (mended_.Ratio() <= enough || !time_left_()) return mended_;
     std::vector<uint32_t> copies = PackingCopies(layout_, sums_, time_left_);

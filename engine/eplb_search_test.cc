@@ -75,7 +75,7 @@ void EveryOperationGivesAPlacementOfItsRatio() {
       const std::vector<uint32_t> present = InOrder(layout);
       EplbSearch<kGroups> search(layout, loads);
       const auto check = [&](const char* operation) {
-        const std::vector<uint32_t> experts = search.experts();
+        const std::vector<uint32_t>& experts = search.experts();
         ASSERT_TRUE(CheckExperts(layout, experts).ok()) << operation;
         EXPECT_NEAR(search.Ratio(), RatioOf(layout, loads, experts), 1e-3)
             << operation;

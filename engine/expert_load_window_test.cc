@@ -1,7 +1,6 @@
 #include "engine/expert_load_window.h"
 
-#include <deque>
-#include <numeric>
+#include <algorithm>
 #include <random>
 #include <vector>
 
@@ -88,53 +87,79 @@ TEST(ExpertLoadWindowTest, ProductionSizeIsSmall) {
   EXPECT_LE(window.memory_bytes(), 4u << 20);
 }
 
-// Against a list of all steps.
-TEST(ExpertLoadWindowTest, AgreesWithTheStepsThemselves) {
-  constexpr uint32_t kLayers = 2, kExperts = 3;
-  for (uint32_t seed = 0; seed < 60; ++seed) {
-    std::mt19937 random(seed);
-    const uint32_t num_steps = 1 + random() % 9;
-    const uint32_t per_row = 1 + random() % 4;
-    ExpertLoadWindow window({.num_layers = kLayers,
-                             .num_experts = kExperts,
-                             .num_steps = num_steps,
-                             .steps_per_row = per_row});
-    const size_t bytes = window.memory_bytes();
-    std::deque<std::vector<uint32_t>> steps;  // [layers, experts] each.
-    for (uint32_t step = 0; step < 40; ++step) {
-      steps.emplace_back(kLayers * kExperts);
-      for (uint32_t layer = 0; layer < kLayers; ++layer) {
-        std::vector<int32_t> tokens(random() % 5);
-        for (int32_t& e : tokens) {
-          e = static_cast<int32_t>(random() % kExperts);
-          ++steps.back()[layer * kExperts + e];
-        }
-        window.AddTokens(layer, tokens);
-        const std::vector<uint32_t> counts = {1, 0, 2};
-        window.AddCounts(layer, counts);
-        for (uint32_t e = 0; e < kExperts; ++e) {
-          steps.back()[layer * kExperts + e] += counts[e];
-        }
+// A window beside the list of all its steps.
+class WindowAndSteps {
+ public:
+  static constexpr uint32_t kLayers = 2, kExperts = 3;
+
+  WindowAndSteps(uint32_t num_steps, uint32_t steps_per_row)
+      : num_steps_(num_steps),
+        steps_per_row_(steps_per_row),
+        window_({.num_layers = kLayers,
+                 .num_experts = kExperts,
+                 .num_steps = num_steps,
+                 .steps_per_row = steps_per_row}) {}
+
+  void AddStep(std::mt19937* random) {
+    steps_.emplace_back(kLayers * kExperts);
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      uint32_t* step = &steps_.back()[layer * kExperts];
+      std::vector<int32_t> tokens((*random)() % 5);
+      for (int32_t& e : tokens) {
+        e = static_cast<int32_t>((*random)() % kExperts);
+        ++step[e];
       }
-      window.EndStep();
-      const uint64_t held = window.num_steps();
-      EXPECT_EQ(window.full(), held >= num_steps);
-      EXPECT_EQ(window.full(), step + 1 >= num_steps) << seed;
-      EXPECT_LE(held, num_steps + 2 * per_row);
-      for (uint32_t layer = 0; layer < kLayers; ++layer) {
-        std::vector<uint32_t> expected(kExperts), sum(kExperts);
-        for (uint64_t i = steps.size() - held; i < steps.size(); ++i) {
-          for (uint32_t e = 0; e < kExperts; ++e) {
-            expected[e] += steps[i][layer * kExperts + e];
-          }
-        }
-        for (const auto& row : Rows(window.Loads(layer))) {
-          for (uint32_t e = 0; e < kExperts; ++e) sum[e] += row[e];
-        }
-        EXPECT_EQ(sum, expected) << "seed " << seed << " step " << step;
+      window_.AddTokens(layer, tokens);
+      const std::vector<uint32_t> counts = {1, 0, 2};
+      window_.AddCounts(layer, counts);
+      for (uint32_t e = 0; e < kExperts; ++e) step[e] += counts[e];
+    }
+    window_.EndStep();
+  }
+
+  void ExpectAgreement() const {
+    const uint64_t held = window_.num_steps();
+    EXPECT_EQ(window_.full(), steps_.size() >= num_steps_);
+    EXPECT_GE(held, std::min<uint64_t>(steps_.size(), num_steps_));
+    EXPECT_LT(held, num_steps_ + 2 * steps_per_row_);
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      EXPECT_EQ(WindowSum(layer), NewestSum(layer, held));
+    }
+  }
+
+ private:
+  std::vector<uint32_t> WindowSum(uint32_t layer) const {
+    std::vector<uint32_t> sum(kExperts);
+    for (const auto& row : Rows(window_.Loads(layer))) {
+      for (uint32_t e = 0; e < kExperts; ++e) sum[e] += row[e];
+    }
+    return sum;
+  }
+  std::vector<uint32_t> NewestSum(uint32_t layer, uint64_t num) const {
+    std::vector<uint32_t> sum(kExperts);
+    for (uint64_t i = steps_.size() - num; i < steps_.size(); ++i) {
+      for (uint32_t e = 0; e < kExperts; ++e) {
+        sum[e] += steps_[i][layer * kExperts + e];
       }
     }
-    EXPECT_EQ(window.memory_bytes(), bytes);
+    return sum;
+  }
+
+  const uint32_t num_steps_, steps_per_row_;
+  ExpertLoadWindow window_;
+  std::vector<std::vector<uint32_t>> steps_;  // [layers, experts] each.
+};
+
+TEST(ExpertLoadWindowTest, AgreesWithTheStepsThemselves) {
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const uint32_t num_steps = 1 + random() % 9;
+    WindowAndSteps both(num_steps, 1 + random() % 4);
+    for (uint32_t step = 0; step < 40; ++step) {
+      both.AddStep(&random);
+      both.ExpectAgreement();
+    }
   }
 }
 

@@ -30,6 +30,9 @@ constexpr uint32_t kTopK = 8;
 constexpr uint32_t kTimedLayers = 58;
 constexpr double kBudgetSeconds = 0.020;  // For kTimedLayers.
 constexpr uint32_t kSyntheticLayers = 4;
+// Seeds. The planner's constants were chosen on others.
+constexpr uint64_t kFirstShares = 5000;
+constexpr uint64_t kFirstDraws = 777;
 
 using Experts = std::vector<uint32_t>;  // By slot.
 using TimeLeft = std::function<bool()>;
@@ -65,7 +68,7 @@ struct Draws {
     for (size_t layer = 0; layer < c.layers.size(); ++layer) {
       counts.push_back(DrawSteps(c.layers[layer], kWindowSteps + kLaterSteps,
                                  kTokensPerRank * kTopK * c.num_ranks,
-                                 1 + layer));
+                                 kFirstDraws + layer));
     }
     for (const std::vector<uint32_t>& of_layer : counts) {
       const std::span<const uint32_t> all = of_layer;
@@ -245,7 +248,7 @@ std::vector<Case> SyntheticCases(uint32_t num_slots, uint32_t num_ranks) {
     Case& c = cases.emplace_back(
         Case{std::move(name), 256, num_slots, num_ranks, {}});
     for (uint64_t layer = 0; layer < kSyntheticLayers; ++layer) {
-      c.layers.push_back(source(layer));
+      c.layers.push_back(source(kFirstShares + layer));
     }
   };
   for (const auto& [name, exponent] :

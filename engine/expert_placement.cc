@@ -81,6 +81,14 @@ std::span<const uint32_t> ExpertPlacement::slots(uint32_t layer,
       first[expert + 1] - first[expert]);
 }
 
+ExpertSlots ExpertPlacement::view(uint32_t layer) const {
+  const size_t slots = layout_.num_slots();
+  const size_t starts = layout_.num_experts + 1;
+  return {experts(layer),
+          std::span<const uint32_t>(slots_).subspan(layer * slots, slots),
+          std::span<const uint32_t>(first_).subspan(layer * starts, starts)};
+}
+
 uint32_t ExpertPlacement::ChooseSlot(uint32_t layer, uint32_t expert,
                                      uint32_t source_rank,
                                      uint32_t turn) const {

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "comm/expert_dispatch.h"
 
 namespace baton {
 
@@ -56,6 +57,9 @@ class ExpertPlacement final {
   std::span<const uint32_t> experts(uint32_t layer) const;
   // The slots of an expert, ascending; at least one.
   std::span<const uint32_t> slots(uint32_t layer, uint32_t expert) const;
+  // Both as a dispatch takes them. They change with SetLayer: steps in flight
+  // need a placement of their own.
+  ExpertSlots view(uint32_t layer) const;
 
   // The slot for one row of a source rank: replicas in turn. `turn` counts the
   // rows that the source sends to this expert in this step, so each source

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/field_error.h"
+#include "comm/slot_choices.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -43,6 +44,33 @@ TEST(ExpertPlacementTest, DefaultCopiesAreTheFewestThatDivide) {
       EXPECT_LT(copies, ranks);
       EXPECT_EQ((experts + copies) % ranks, 0u);
       EXPECT_EQ(Layout(experts, ranks).num_slots(), experts + copies);
+    }
+  }
+}
+
+TEST(ExpertPlacementTest, ADispatchTakesItsViewAndChoosesTheSameSlots) {
+  ExpertPlacement placement(Layout(3, 2, 1, 2));
+  ASSERT_TRUE(placement.SetLayer(1, std::vector<uint32_t>{2, 1, 0, 1}).ok());
+  const std::vector<int32_t> tokens = {1, 0, 1, 2, 1};
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    for (int rank = 0; rank < 2; ++rank) {
+      SlotChooser chooser(
+          {.num_experts = 3, .top_k = 1, .hidden_size = 1, .max_tokens = 5}, 4);
+      std::vector<int32_t> offsets(5);
+      std::vector<int32_t> choices(5);
+      chooser.Choose(Dense(tokens.data(), 5, 1), placement.view(layer), rank,
+                     {offsets, choices});
+      std::vector<uint32_t> slot_of(5);
+      for (uint32_t slot = 0; slot < 4; ++slot) {
+        for (int i = offsets[slot]; i < offsets[slot + 1]; ++i) {
+          slot_of[choices[i]] = slot;
+        }
+      }
+      std::vector<uint32_t> turns(3);
+      for (size_t t = 0; t < tokens.size(); ++t) {
+        EXPECT_EQ(slot_of[t], placement.ChooseSlot(layer, tokens[t], rank,
+                                                   turns[tokens[t]]++));
+      }
     }
   }
 }

@@ -48,29 +48,41 @@ TEST(ExpertPlacementTest, DefaultCopiesAreTheFewestThatDivide) {
   }
 }
 
+// The slot that a rank's dispatch chooses for each of its tokens.
+std::vector<uint32_t> ChosenSlots(const ExpertSlots& slots, int rank,
+                                  const std::vector<int32_t>& tokens) {
+  const int num_tokens = static_cast<int>(tokens.size());
+  SlotChooser chooser({.num_experts = static_cast<int>(slots.first.size()) - 1,
+                       .top_k = 1,
+                       .hidden_size = 1,
+                       .max_tokens = num_tokens},
+                      static_cast<int>(slots.slots.size()));
+  std::vector<int32_t> offsets(slots.slots.size() + 1);
+  std::vector<int32_t> choices(tokens.size());
+  chooser.Choose(Dense(tokens.data(), num_tokens, 1), slots, rank,
+                 {offsets, choices});
+  std::vector<uint32_t> chosen(tokens.size());
+  for (uint32_t slot = 0; slot < slots.slots.size(); ++slot) {
+    for (int i = offsets[slot]; i < offsets[slot + 1]; ++i) {
+      chosen[choices[i]] = slot;
+    }
+  }
+  return chosen;
+}
+
 TEST(ExpertPlacementTest, ADispatchTakesItsViewAndChoosesTheSameSlots) {
   ExpertPlacement placement(Layout(3, 2, 1, 2));
   ASSERT_TRUE(placement.SetLayer(1, std::vector<uint32_t>{2, 1, 0, 1}).ok());
   const std::vector<int32_t> tokens = {1, 0, 1, 2, 1};
   for (uint32_t layer = 0; layer < 2; ++layer) {
     for (int rank = 0; rank < 2; ++rank) {
-      SlotChooser chooser(
-          {.num_experts = 3, .top_k = 1, .hidden_size = 1, .max_tokens = 5}, 4);
-      std::vector<int32_t> offsets(5);
-      std::vector<int32_t> choices(5);
-      chooser.Choose(Dense(tokens.data(), 5, 1), placement.view(layer), rank,
-                     {offsets, choices});
-      std::vector<uint32_t> slot_of(5);
-      for (uint32_t slot = 0; slot < 4; ++slot) {
-        for (int i = offsets[slot]; i < offsets[slot + 1]; ++i) {
-          slot_of[choices[i]] = slot;
-        }
-      }
       std::vector<uint32_t> turns(3);
-      for (size_t t = 0; t < tokens.size(); ++t) {
-        EXPECT_EQ(slot_of[t], placement.ChooseSlot(layer, tokens[t], rank,
-                                                   turns[tokens[t]]++));
+      std::vector<uint32_t> expected;
+      for (const int32_t expert : tokens) {
+        expected.push_back(
+            placement.ChooseSlot(layer, expert, rank, turns[expert]++));
       }
+      EXPECT_EQ(ChosenSlots(placement.view(layer), rank, tokens), expected);
     }
   }
 }

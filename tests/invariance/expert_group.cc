@@ -65,8 +65,9 @@ class GroupRank {
       input.num_draft_passes = 1 + step % options_.num_drafts;
     }
     std::vector<size_t> drawing;
-    for (size_t j = 0; j < jobs_.size(); ++j)
+    for (size_t j = 0; j < jobs_.size(); ++j) {
       AddRows(step, j, &input, &drawing);
+    }
     executor_.LaunchForward(&input, &output_);
     executor_.LaunchSample(&input, &output_);
     while (stream_.Poll()) {

@@ -76,7 +76,7 @@ class BatondTest(unittest.TestCase):
         model = "--model=" + MODEL
         for flags, key in [
             ([], "--model"), ([model, "--no_such_flag"], "no_such_flag"), ([model, "--threads=x"], "threads"),
-            ([model, "--ep_size=3", "--local_ranks=2"], "local_ranks"), ([model, "--num_redundant_experts=1", "--ep_size=2"], "num_redundant_experts"),
+            ([model, "--ep_size=3", "--local_ranks=2"], "local_ranks"),
             ([model, "--kv_blocks=0"], "kv_blocks"), ([model, "--kv_cache_bytes=1MiB", "--kv_blocks=3"], "kv_blocks"),
             ([model, "--role=both"], "role"), ([model, "--max_chunk_tokens=600"], "max_chunk_tokens"),
         ]:

@@ -231,11 +231,11 @@ void WorkerProcess::StartRanks(const WorkerOptions& options,
     return;
   }
   group_loop_ = std::make_unique<GroupLoop>(
-      GroupLoopOptions{.vote = {.all_interval = options.all_interval,
-                                .any_interval = options.any_interval},
-                       .max_prefill_wait = options.max_prefill_wait,
-                       .expert_slots = group_->slots(),
-                       .drafts = engine_options.num_draft_tokens > 0},
+      GroupStepperOptions{.vote = {.all_interval = options.all_interval,
+                                   .any_interval = options.any_interval},
+                          .max_prefill_wait = options.max_prefill_wait,
+                          .expert_slots = group_->slots(),
+                          .drafts = engine_options.num_draft_tokens > 0},
       engines(), agent_.get(), &clock_);
 }
 

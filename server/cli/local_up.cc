@@ -162,12 +162,11 @@ absl::Status LocalCluster::StartPool(const std::string& program,
                                      const Pool& pool) {
   for (uint32_t i = 0; i < pool.count; ++i) {
     std::vector<std::string> arguments = {
-        program,
-        "--listen=127.0.0.1:0",
-        "--metrics_listen=127.0.0.1:0",
-        "--role=" + pool.role,
-        "--model=" + options_.model,
-        "--ep_size=" + std::to_string(pool.ep_size)};
+        program, "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
+        "--role=" + pool.role, "--model=" + options_.model};
+    if (pool.ep_size > 1) {
+      arguments.push_back("--ep_size=" + std::to_string(pool.ep_size));
+    }
     arguments.insert(arguments.end(), options_.worker_flags.begin(),
                      options_.worker_flags.end());
     RETURN_IF_ERROR(

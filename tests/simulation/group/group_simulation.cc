@@ -47,8 +47,8 @@ GroupWorldOptions RandomGroup(const GroupSimulationOptions& options) {
                                               uint64_t{num_processes});
   world.requests.hashes_kv = options.hashes_kv;
   if (options.hashes_kv) world.requests.count = 12;
-  world.max_clients = static_cast<uint32_t>(1 + random() % (4 * num_ranks));
-  if (options.faults) world.fault_weight = 2000 / num_processes;
+  world.max_clients = static_cast<uint32_t>(1 + random() % (8 * num_ranks));
+  if (options.faults) world.fault_weight = 400 / num_processes + 1;
   world.wants_by_estimate = random() % 4 == 0;
   return world;
 }

@@ -72,7 +72,7 @@ void GroupWorld::ActOutside() {
   if (draining_) return;
   const uint64_t pick = Draw(65536);
   if (pick < options_.fault_weight) return DoFault();
-  if (pick % 256 == 1) return AbortOne();
+  if (pick >= 65536 - options_.abort_weight) return AbortOne();
   if (pick % 32 == 2) ++processes_[Draw(processes_.size())]->version;
   // Now and then nobody asks for anything, until the group sleeps.
   if (pick % 1024 == 3) quiet_until_ = acts_ + Draw(1024) * processes_.size();
@@ -392,12 +392,16 @@ void GroupWorld::Return(Process* process) {
 void GroupWorld::LookForStandstill() {
   const uint64_t patience = kPatience * processes_.size();
   if (ending_ || num_joined_ < processes_.size()) return;
+  const bool has_work =
+      std::any_of(clients_.begin(), clients_.end(), [](const auto& client) {
+        return client->state() == GroupClient::State::kInside;
+      });
+  if (!has_work) newest_step_act_ = acts_;
   if (acts_ - newest_step_act_ < patience) return;
   newest_step_act_ = acts_;
-  if (clients_.empty()) return;
-  const bool is_late = std::any_of(
-      processes_.begin(), processes_.end(),
-      [this](const auto& process) { return IsLate(*process); });
+  const bool is_late =
+      std::any_of(processes_.begin(), processes_.end(),
+                  [this](const auto& process) { return IsLate(*process); });
   if (is_late) return Fence();
   OnLivelock("requests, and no step");
 }
@@ -407,13 +411,15 @@ bool GroupWorld::IsLate(const Process& process) const {
   return acts_ < process.away_until + kPatience / 2 * processes_.size();
 }
 
-// Who is furthest behind and runs misses only those who don't run.
+// Once all that was said has arrived, who is furthest behind and runs misses
+// only those who don't run.
 void GroupWorld::Fence() {
   const GroupStepper* behind = nullptr;
   const auto progress_of = [](const StepVote& vote) {
     return std::pair(vote.next(), vote.phase());
   };
   for (const auto& process : processes_) {
+    if (acts_ >= process->away_until && !process->inbox.empty()) return;
     if (IsLate(*process)) continue;
     const StepVote& vote = process->stepper->vote();
     if (behind == nullptr || progress_of(vote) < progress_of(behind->vote())) {

@@ -31,6 +31,7 @@ struct GroupWorldOptions {
   uint32_t max_clients = 8;  // At a time.
   // Of 65536 acts of the world outside: a process is killed, or stopped.
   uint32_t fault_weight = 0;
+  uint32_t abort_weight = 256;  // Of as many: a request is aborted.
   // A rank wants a prefill while its queue is not empty, whether or not the
   // queue's head would fit.
   bool wants_by_estimate = false;

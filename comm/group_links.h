@@ -23,11 +23,12 @@
 
 namespace baton {
 
+class GroupLinksLoop;
+
 struct GroupLinksOptions {
-  GroupFormationOptions formation = {};  // Its leader_address is --leader.
-  // Where a member listens for other members: empty is all addresses. They are
-  // told the address from which it reached the leader, or this one.
-  std::string link_host = {};
+  // Its leader_address is --leader. An incarnation is drawn, and a host_id is
+  // read, if there is none.
+  GroupFormationOptions formation = {};
   // A host that is silent for so long is gone.
   absl::Duration dead_host_timeout = absl::Seconds(5);
 };
@@ -67,15 +68,14 @@ class GroupLinks {
   // Tells the peers and closes everything. Not from a callback.
   void Stop();
 
-  // Where this process listens; for a leader with port 0.
+  // Where a leader listens, also if --leader has port 0; 0 for others.
   uint16_t port() const;
 
  private:
-  class Loop;
-  explicit GroupLinks(std::unique_ptr<Loop> loop);
+  explicit GroupLinks(std::unique_ptr<GroupLinksLoop> loop);
 
-  const std::unique_ptr<Loop> loop_;
-  std::thread thread_;
+  const std::unique_ptr<GroupLinksLoop> loop_;
+  std::thread thread_;  // Last: it uses the loop.
 };
 
 }  // namespace baton

@@ -32,6 +32,7 @@ TESTED_THROUGH = {
     "comm/expert_boards.cc": "comm/shared_expert_dispatch_test.cc",
     "comm/group_formation_leader.cc": "comm/group_formation_test.cc",
     "comm/group_formation_member.cc": "comm/group_formation_test.cc",
+    "comm/group_links_loop.cc": "comm/group_links_test.cc",
     "comm/kv_exporter.cc": "comm/kv_transfer_agent_test.cc",
     "comm/kv_importer.cc": "comm/kv_transfer_agent_test.cc",
     "comm/ucx_context.cc": "comm/ucx_transport_test.cc",

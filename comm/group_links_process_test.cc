@@ -1,0 +1,273 @@
+// Groups of real processes that are killed and stopped. Prints how long it
+// takes to notice and to form again.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/logging.h"
+
+namespace baton {
+namespace {
+
+constexpr absl::Duration kDeadline = absl::Seconds(60);
+constexpr uint32_t kProcesses = 4;
+constexpr uint32_t kLocalRanks = 16;
+// No port that a connection gets by itself.
+constexpr char kLeader[] = "127.0.0.1:17480";
+
+// A group_peer as a child.
+class Peer {
+ public:
+  explicit Peer(uint32_t process) {
+    std::vector<std::string> arguments = {
+        "comm/testing/group_peer", std::to_string(kProcesses * kLocalRanks),
+        std::to_string(process * kLocalRanks), std::to_string(kLocalRanks),
+        kLeader};
+    int in[2], out[2];
+    CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(in[0], STDIN_FILENO);
+      dup2(out[1], STDOUT_FILENO);
+      std::vector<char*> argv;
+      argv.reserve(arguments.size() + 1);
+      for (std::string& argument : arguments) argv.push_back(argument.data());
+      argv.push_back(nullptr);
+      execv(argv[0], argv.data());
+      _exit(127);
+    }
+    close(in[0]);
+    close(out[1]);
+    input_ = in[1];
+    output_ = out[0];
+  }
+  // Ends its input; a healthy child leaves then.
+  ~Peer() {
+    close(input_);
+    Signal(SIGCONT);
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    EXPECT_TRUE(killed_ || status == 0) << status;
+    close(output_);
+  }
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  void Signal(int signal) {
+    killed_ |= signal == SIGKILL;
+    kill(pid_, signal);
+  }
+  void Suspect(uint64_t epoch, uint32_t rank) {
+    const std::string line =
+        std::to_string(epoch) + " " + std::to_string(rank) + "\n";
+    CHECK_EQ(write(input_, line.data(), line.size()),
+             static_cast<ssize_t>(line.size()));
+  }
+
+  int output() const { return output_; }
+  void Read() {
+    char bytes[256];
+    const ssize_t size = read(output_, bytes, sizeof bytes);
+    if (size > 0) text_.append(bytes, static_cast<size_t>(size));
+    for (size_t end; (end = text_.find('\n')) != std::string::npos;) {
+      Parse(text_.substr(0, end));
+      text_.erase(0, end + 1);
+    }
+  }
+  // Of the epoch that runs here; 0 if none does.
+  uint64_t epoch() const { return epoch_; }
+  // Of the last epoch that ended here.
+  uint64_t ended_epoch() const { return ended_epoch_; }
+  const std::string& named() const { return named_; }
+
+ private:
+  void Parse(const std::string& line) {
+    const size_t space = line.find(' ') + 1;
+    const uint64_t epoch = std::stoull(line.substr(space));
+    if (line.starts_with("started")) {
+      EXPECT_GT(epoch, ended_epoch_);
+      epoch_ = epoch;
+      return;
+    }
+    epoch_ = 0;
+    ended_epoch_ = epoch;
+    named_ = line.substr(line.find(' ', space) + 1);
+  }
+
+  pid_t pid_ = -1;
+  int input_ = -1;
+  int output_ = -1;
+  bool killed_ = false;
+  std::string text_;
+  uint64_t epoch_ = 0;
+  uint64_t ended_epoch_ = 0;
+  std::string named_;
+};
+
+// Times of one thing that happened often.
+class Times {
+ public:
+  void Add(absl::Duration time) { times_.push_back(time); }
+  std::string Summary() {
+    std::sort(times_.begin(), times_.end());
+    return "median " + absl::FormatDuration(times_[times_.size() / 2]) +
+           " longest " + absl::FormatDuration(times_.back());
+  }
+
+ private:
+  std::vector<absl::Duration> times_;
+};
+
+class GroupLinksProcessTest : public ::testing::Test {
+ protected:
+  GroupLinksProcessTest() {
+    for (uint32_t i = 0; i < kProcesses; ++i) {
+      peers_.push_back(std::make_unique<Peer>(i));
+    }
+  }
+
+  // Reads what the processes say until `done`; the time that took.
+  absl::Duration Until(const std::function<bool()>& done) {
+    const absl::Time start = absl::Now();
+    while (!done() && absl::Now() < start + kDeadline) {
+      std::vector<pollfd> polls;
+      for (const auto& peer : peers_) {
+        polls.push_back({peer ? peer->output() : -1, POLLIN, 0});
+      }
+      poll(polls.data(), polls.size(), 1000);
+      for (uint32_t i = 0; i < kProcesses; ++i) {
+        if (polls[i].revents & POLLIN) peers_[i]->Read();
+      }
+    }
+    EXPECT_TRUE(done());
+    return absl::Now() - start;
+  }
+  absl::Duration UntilAllRun() {
+    return Until([this] {
+      return std::all_of(peers_.begin(), peers_.end(), [this](const auto& p) {
+        return p->epoch() != 0 && p->epoch() == peers_[0]->epoch();
+      });
+    });
+  }
+  // The others know that `epoch` has ended.
+  absl::Duration UntilOthersEnd(uint32_t but, uint64_t epoch) {
+    return Until([this, but, epoch] {
+      for (uint32_t i = 0; i < kProcesses; ++i) {
+        const bool skip = i == but || !peers_[i];
+        if (!skip && peers_[i]->ended_epoch() < epoch) return false;
+      }
+      return true;
+    });
+  }
+  void ExpectOthersName(uint32_t process, const std::string& ranks) {
+    for (uint32_t i = 0; i < kProcesses; ++i) {
+      if (i != process) EXPECT_EQ(peers_[i]->named(), ranks) << i;
+    }
+  }
+  static std::string RanksOf(uint32_t process) {
+    return std::to_string(process * kLocalRanks) + ".." +
+           std::to_string((process + 1) * kLocalRanks - 1);
+  }
+  void Kill(uint32_t process) {
+    peers_[process]->Signal(SIGKILL);
+    peers_[process].reset();
+  }
+  void StartAgain(uint32_t process) {
+    peers_[process] = std::make_unique<Peer>(process);
+  }
+
+  // Kills what `choose` says, again and again.
+  void KillOften(const std::string& what,
+                 const std::function<uint32_t()>& choose) {
+    constexpr int kKills = 20;
+    Times notice, form;
+    UntilAllRun();
+    for (int i = 0; i < kKills; ++i) {
+      const uint64_t epoch = peers_[0]->epoch();
+      const uint32_t killed = choose();
+      Kill(killed);
+      notice.Add(UntilOthersEnd(killed, epoch));
+      ExpectOthersName(killed, RanksOf(killed));
+      StartAgain(killed);
+      form.Add(UntilAllRun());
+      EXPECT_GT(peers_[0]->epoch(), epoch);
+    }
+    std::printf("%s killed %d times: noticed by all, %s; formed again, %s\n",
+                what.c_str(), kKills, notice.Summary().c_str(),
+                form.Summary().c_str());
+  }
+
+  std::mt19937_64 random_{1};
+  std::vector<std::unique_ptr<Peer>> peers_;
+};
+
+TEST_F(GroupLinksProcessTest, AKilledMemberIsNamedByAllAndMayReturn) {
+  KillOften("a member", [this] { return 1 + random_() % (kProcesses - 1); });
+}
+
+TEST_F(GroupLinksProcessTest, AKilledLeaderIsNamedByAllAndMayReturn) {
+  KillOften("the leader", [] { return 0u; });
+}
+
+TEST_F(GroupLinksProcessTest, KillsWhileTheGroupFormsDelayItOnly) {
+  for (int i = 0; i < 10; ++i) {
+    const uint64_t before = peers_[0] ? peers_[0]->epoch() : 0;
+    for (int kills = 0; kills < 3; ++kills) {
+      const uint32_t killed = random_() % kProcesses;
+      Kill(killed);
+      StartAgain(killed);
+      if (kills == 1) UntilOthersEnd(killed, before);
+    }
+    UntilAllRun();
+  }
+}
+
+TEST_F(GroupLinksProcessTest, AStoppedProcessIsFencedAndJoinsAgain) {
+  UntilAllRun();
+  for (const uint32_t stopped : {2u, 0u}) {
+    const uint64_t epoch = peers_[0]->epoch();
+    peers_[stopped]->Signal(SIGSTOP);
+    peers_[1]->Suspect(epoch, stopped * kLocalRanks + 3);
+    const absl::Duration noticed = UntilOthersEnd(stopped, epoch);
+    const std::string rank = std::to_string(stopped * kLocalRanks + 3);
+    ExpectOthersName(stopped, rank);
+    EXPECT_EQ(peers_[stopped]->epoch(), epoch);
+    peers_[stopped]->Signal(SIGCONT);
+    const absl::Duration formed = UntilAllRun();
+    EXPECT_EQ(peers_[stopped]->named(), rank);
+    EXPECT_GT(peers_[0]->epoch(), epoch);
+    std::printf(
+        "process %u stopped: ended everywhere after %s; formed again "
+        "%s after it went on\n",
+        stopped, absl::FormatDuration(noticed).c_str(),
+        absl::FormatDuration(formed).c_str());
+  }
+}
+
+TEST_F(GroupLinksProcessTest, AStopThatNobodySuspectsIsTolerated) {
+  UntilAllRun();
+  const uint64_t epoch = peers_[0]->epoch();
+  peers_[1]->Signal(SIGSTOP);
+  peers_[1]->Signal(SIGCONT);
+  // An end that comes later names who is suspected later.
+  peers_[1]->Suspect(epoch, 33);
+  Until([&] { return peers_[1]->ended_epoch() == epoch; });
+  UntilOthersEnd(1, epoch);
+  ExpectOthersName(1, "33");
+}
+
+}  // namespace
+}  // namespace baton

@@ -179,8 +179,9 @@ bool GroupFormation::IsOfEpoch(Role role) const {
 void GroupFormation::EndNow(std::vector<uint32_t> ranks,
                             std::string_view reason) {
   const bool started = phase_ == GroupPhase::kRunning;
+  // A group that starts and ends in a loop has pauses, but short ones.
   const bool lasted = started && now_ - phase_since_ >= options_.max_pause;
-  failures_ = lasted ? 0 : std::max(failures_, 1u);
+  failures_ = started ? !lasted : std::max(failures_, 1u);
   std::erase_if(ranks,
                 [this](uint32_t r) { return r >= options_.self.ep_size; });
   std::sort(ranks.begin(), ranks.end());

@@ -208,14 +208,14 @@ StepBounds Scheduler::WidestBounds(StepType type) const {
 StepWish Scheduler::Wish() const {
   StepWish wish;
   uint32_t draws = 0;
-  for (const SequenceMetadata* sequence : running_) {
+  for (SequenceMetadata* sequence : running_) {
     if (HasRowsToPrefill(sequence)) {
       wish.prefill_tokens +=
           std::min(HostRows(*sequence), options_.max_chunk_tokens);
       wish.prefill_since = std::min(wish.prefill_since, sequence->submit_time);
       draws += sequence->exports() ? 0 : 1;
     }
-    if (!CanDecode(sequence)) continue;
+    if (!CanDecode(sequence) || !MayGrow(sequence)) continue;
     wish.decode_rows += 1 + sequence->num_drafts;
     ++draws;
   }
@@ -377,15 +377,28 @@ bool Scheduler::Grow(DecodeWish* wish) {
   return true;
 }
 
-// Blocks for the rows of the wish's step, the drafter's row of the newest token
-// that it may draw, and the chain behind that.
-bool Scheduler::Reserve(const DecodeWish& wish) {
+// What Grow would find. False: a decode step would bring it nothing, before an
+// older one or a transfer gives blocks up.
+bool Scheduler::MayGrow(SequenceMetadata* sequence) const {
+  const uint32_t blocks = CacheSpec::BlocksFor(RowsOf({.sequence = sequence}));
+  return blocks <= sequence->kv.blocks().size() || kv_->num_free() > 0 ||
+         sequence->inflight_draws > 0 ||
+         kv_->num_in(KvRangeState::kQuarantined) > 0 ||
+         YoungestBehind(*sequence) != nullptr;
+}
+
+// The rows of the wish's step, the drafter's row of the newest token that it
+// may draw, and the chain behind that.
+uint32_t Scheduler::RowsOf(const DecodeWish& wish) const {
   const SequenceMetadata& sequence = *wish.sequence;
   const uint32_t drafter_rows = drafts() ? std::max(wish.num_drafts, 1u) : 0;
   const uint32_t rows =
       sequence.max_launched_tokens() + wish.verify + drafter_rows;
-  return kv_->Reserve(&wish.sequence->kv,
-                      std::min(rows, sequence.end_position()));
+  return std::min(rows, sequence.end_position());
+}
+
+bool Scheduler::Reserve(const DecodeWish& wish) {
+  return kv_->Reserve(&wish.sequence->kv, RowsOf(wish));
 }
 
 // The youngest sequence that is younger than this one and may be preempted.

@@ -21,8 +21,8 @@ struct StepWish {
   uint32_t prefill_tokens = 0;  // Their blocks are reserved.
   // When the oldest of their requests came.
   absl::Time prefill_since = absl::InfiniteFuture();
-  uint32_t decode_rows = 0;
-  uint32_t num_drafts = 0;  // Of one sequence.
+  uint32_t decode_rows = 0;  // Of sequences that may find their blocks.
+  uint32_t num_drafts = 0;   // Of one sequence.
 };
 
 // What its group lets a rank do in it.
@@ -119,6 +119,8 @@ class Scheduler {
                            SchedulerOutput* plan);
   static void PlanDeviceRows(const DecodeWish& wish, SchedulerOutput* plan);
   bool Grow(DecodeWish* wish);
+  bool MayGrow(SequenceMetadata* sequence) const;
+  uint32_t RowsOf(const DecodeWish& wish) const;
   bool Reserve(const DecodeWish& wish);
   void LeaveDevice(SequenceMetadata* sequence);
   SequenceMetadata* YoungestBehind(const SequenceMetadata& sequence) const;

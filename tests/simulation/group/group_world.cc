@@ -246,6 +246,7 @@ void GroupWorld::OnStep(uint32_t p, const StepDecision& decision) {
     taken = {.epoch = epoch_, .decision = decision};
     OnNewStep(decision, fell_back);
   }
+  CHECK_LE(decision.placement_version, process.version);
   if (decision.type == VotedStep::kNone) return;
   for (const auto& rank : process.ranks) rank->OnLaunch(decision);
   taken.num_launched += options_.ranks_per_process;

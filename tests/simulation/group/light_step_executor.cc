@@ -65,6 +65,7 @@ void LightStepExecutor::RunOldest(bool abandoned) {
       DrawFromDevice(input, rows, drawn);
     }
     MakeDrafts(rows, drawn);
+    if (abandoned) drawn->tokens[0].token_id ^= 1;
   }
 }
 

@@ -38,7 +38,8 @@ class LightStepExecutor final : public StepExecutor {
     max_rows_ = max_rows;
     max_drafts_ = max_drafts;
   }
-  // Runs the oldest step. `abandoned`: as if the group had ended before.
+  // Runs the oldest step. `abandoned`: the group ended meanwhile, and the
+  // tokens are wrong.
   void RunOldest(bool abandoned);
 
  private:

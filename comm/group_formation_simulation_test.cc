@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -40,7 +41,7 @@ struct Wire {
     bool open = true;
     std::deque<Item> arriving;
   };
-  End ends[2];
+  std::array<End, 2> ends;
 };
 
 class World {
@@ -195,8 +196,8 @@ class World {
   void PassTime() {
     absl::Time next = now_ + absl::Seconds(1);
     for (size_t p = 0; p < size(); ++p) {
-      if (runs(p))
-        next = std::min(next, processes_[p].formation->next_deadline());
+      if (!runs(p)) continue;
+      next = std::min(next, processes_[p].formation->next_deadline());
     }
     now_ = std::max(now_, next) + absl::Microseconds(Draw(1000));
     for (size_t p = 0; p < size(); ++p) {
@@ -274,7 +275,9 @@ class World {
     }
     for (const std::set<uint64_t>& other : groups_[action.group.epoch]) {
       if (other == incarnations) return;
-      for (const uint64_t i : other) ASSERT_FALSE(incarnations.contains(i));
+      for (const uint64_t i : other) {
+        ASSERT_FALSE(incarnations.contains(i));
+      }
     }
     groups_[action.group.epoch].push_back(incarnations);
   }

@@ -107,7 +107,7 @@ absl::StatusOr<std::string> ResolveLeader(const std::string& flag,
     const std::string port =
         flag.empty() ? Text(kDefaultGroupPort) : flag.substr(1);
     const bool bare_v6 =
-        host.front() != '[' && host.find(':') != std::string::npos;
+        host.front() != '[' && host.find_first_of(':') != std::string::npos;
     leader = (bare_v6 ? "[" + host + "]" : host) + ":" + port;
   }
   const std::optional<HostPort> parsed = ParseHostPort(leader);

@@ -94,6 +94,7 @@ std::optional<VoteMessage> DecodeVote(std::string_view bytes) {
   }
   message.is_confirmation = (flags & kIsConfirmation) != 0;
   message.got_prefill = (flags & kGotPrefill) != 0;
+  if (message.got_prefill && !message.is_confirmation) return std::nullopt;
   ballot.prefill_is_overdue = (flags & kIsOverdue) != 0;
   ballot.draining = (flags & kIsDraining) != 0;
   return message;
@@ -223,7 +224,8 @@ VotedStep StepVote::TypeOf(const Ballot& all) const {
 void StepVote::Finish(const StepDecision& decision) {
   if (decision.type == VotedStep::kPrefill) decode_steps_ = 0;
   if (decision.type == VotedStep::kDecode) ++decode_steps_;
-  history_[num_settled_++ % kHistory] = decision;
+  history_[num_settled_++ % kHistory] = {
+      decision, *RoundOf(next_).ballots[options_.process]};
   RoundOf(next_).Clear();
   ++next_;
   MoveTo(VotePhase::kPosting);
@@ -247,11 +249,17 @@ std::string StepVote::History() const {
   std::ostringstream out;
   const uint64_t count = std::min<uint64_t>(num_settled_, kHistory);
   for (uint64_t i = num_settled_ - count; i < num_settled_; ++i) {
-    const StepDecision& step = history_[i % kHistory];
+    const StepDecision& step = history_[i % kHistory].decision;
+    const Ballot& ours = history_[i % kHistory].ours;
     out << "step " << step.step << ' ' << step.type << " prefill_tokens "
         << step.prefill_tokens << " decode_rows " << step.decode_rows
         << " num_drafts " << step.num_drafts << " placement "
-        << step.placement_version << '\n';
+        << step.placement_version << "; ours: " << ours.num_wanting_prefill
+        << " of " << ours.num_ranks << " ranks want "
+        << (ours.prefill_is_overdue ? "overdue " : "") << "prefill_tokens "
+        << ours.prefill_tokens << " decode_rows " << ours.decode_rows
+        << " num_drafts " << ours.num_drafts << " placement "
+        << ours.placement_version << (ours.draining ? " draining" : "") << '\n';
   }
   return out.str();
 }

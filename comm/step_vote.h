@@ -150,11 +150,16 @@ class StepVote {
   std::vector<uint32_t> Missing() const;
   uint64_t num_dropped() const { return num_dropped_; }
   uint32_t decode_steps() const { return decode_steps_; }
-  // The newest decisions, a line each, the last one last.
+  // The newest decisions with our ballots for them, a line each, the last one
+  // last.
   std::string History() const;
 
  private:
   static constexpr size_t kHistory = 64;
+  struct SettledStep {
+    StepDecision decision;
+    Ballot ours;
+  };
   // Of a step: next(), or the one behind it, which a faster peer may vote on.
   struct Round {
     std::vector<std::optional<Ballot>> ballots;  // Of each process.
@@ -181,7 +186,7 @@ class StepVote {
   std::array<Round, 2> rounds_;
   StepDecision decision_;  // In kConfirming.
   uint64_t num_dropped_ = 0;
-  std::array<StepDecision, kHistory> history_;
+  std::array<SettledStep, kHistory> history_;
   uint64_t num_settled_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -162,6 +163,24 @@ TEST(VoteMessageTest, SurvivesTheWireAndNothingElseDoes) {
   EXPECT_FALSE(DecodeVote(EncodeVote(impossible)).has_value());
 }
 
+TEST(VoteMessageTest, RandomBytesAreRefusedOrSurviveAgain) {
+  std::mt19937_64 random(1);
+  const std::string bytes =
+      EncodeVote({.epoch = EpochId(1), .step = StepId(1), .process = 1});
+  int accepted = 0;
+  for (int i = 0; i < 100000; ++i) {
+    std::string bad = bytes;
+    for (uint64_t flips = 1 + random() % 8; flips > 0; --flips) {
+      bad[random() % bad.size()] ^= static_cast<char>(1 << random() % 8);
+    }
+    const std::optional<VoteMessage> message = DecodeVote(bad);
+    if (!message.has_value()) continue;
+    ++accepted;
+    EXPECT_EQ(EncodeVote(*message), bad);
+  }
+  EXPECT_GT(accepted, 1000) << "a number is as good as another";
+}
+
 TEST(StepVoteMessagesTest, WhatIsNotOfThisStepOrTheNextIsDroppedAndCounted) {
   StepVote vote({.epoch = EpochId(2), .num_processes = 3, .process = 0});
   const VoteMessage good = {.epoch = EpochId(2),
@@ -199,6 +218,10 @@ TEST(StepVoteHistoryTest, HoldsTheNewestSixtyFourSteps) {
   EXPECT_EQ(std::count(history.begin(), history.end(), '\n'), 64);
   EXPECT_EQ(history.find("step 37 decode"), 0u) << history;
   EXPECT_NE(history.find("step 100 decode"), std::string::npos);
+  EXPECT_NE(history.find("; ours: 0 of 1 ranks want prefill_tokens 0 "
+                         "decode_rows 1 num_drafts 0 placement 0\n"),
+            std::string::npos)
+      << history;
 }
 
 // Processes that vote over a network with delays, and do what was decided.

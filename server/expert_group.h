@@ -39,8 +39,8 @@ class ExpertGroup {
   }
   // Of each layer with experts.
   std::span<const ExpertSlots> slots() const { return slots_; }
-  // Ends every wait: the group is of no use from then on.
-  void End() { exchange_->End(); }
+  // Not OK: a rank kept the others waiting for longer than the watchdog.
+  absl::Status status() const { return exchange_->status(); }
 
  private:
   ExpertGroup() = default;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "base/logging.h"
 
 namespace baton {
 namespace {
@@ -20,9 +21,10 @@ constexpr uint64_t kTimerSlackNanoseconds = 1000;
 
 GroupLoop::GroupLoop(const GroupStepperOptions& options,
                      std::vector<LLMEngine*> engines, KvTransferAgent* agent,
-                     const Clock* clock)
+                     const Clock* clock, std::function<absl::Status()> status)
     : engines_(std::move(engines)),
       agent_(agent),
+      status_(std::move(status)),
       stepper_(options, engines_, clock),
       engines_thread_([this] { TurnEngines(); }) {
   if (agent_ != nullptr) agent_thread_ = std::thread([this] { TurnAgent(); });
@@ -43,6 +45,9 @@ void GroupLoop::TurnEngines() {
   while (!stop_engines_.load() || !idle()) {
     messages_.Drain(&received_);
     for (const VoteMessage& message : received_) stepper_.OnMessage(message);
+    if (const absl::Status status = status_(); !status.ok()) {
+      LOG(FATAL) << "the group has ended: " << status.message();
+    }
     if (!stepper_.Turn() && received_.empty()) Wait();
   }
 }

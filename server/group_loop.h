@@ -3,9 +3,11 @@
 #define BATON_SERVER_GROUP_LOOP_H_
 
 #include <atomic>
+#include <functional>
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/mpsc_queue.h"
 #include "comm/kv_transfer_agent.h"
@@ -22,9 +24,12 @@ namespace baton {
 class GroupLoop {
  public:
   // Starts the threads. Borrows all, which must outlive it; `agent` may be
-  // null. The engines' on_work must be OnWork of this.
+  // null. The engines' on_work must be OnWork of this. `status`: of the group's
+  // exchange; once that has ended no rank can do anything, and all of them live
+  // here: the process dies, to be started again.
   GroupLoop(const GroupStepperOptions& options, std::vector<LLMEngine*> engines,
-            KvTransferAgent* agent, const Clock* clock);
+            KvTransferAgent* agent, const Clock* clock,
+            std::function<absl::Status()> status);
   // Goes on until the engines are idle, then stops. REQUIRES: every request of
   // the group has ended, or is about to.
   ~GroupLoop();
@@ -44,6 +49,7 @@ class GroupLoop {
 
   const std::vector<LLMEngine*> engines_;
   KvTransferAgent* const agent_;
+  const std::function<absl::Status()> status_;
 
   MpscQueue<VoteMessage> messages_;
   std::atomic<bool> stop_engines_{false};

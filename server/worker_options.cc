@@ -183,7 +183,7 @@ void AddGroupFlags(Flags* flags, WorkerOptions* o) {
   flags->Add(&o->watchdog,
              {.name = "watchdog",
               .help = "A rank that keeps the others waiting for so long ends "
-                      "the group's work.",
+                      "the group, and with it the process.",
               .min = 0.1,
               .max = 600});
 }

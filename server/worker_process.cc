@@ -236,7 +236,8 @@ void WorkerProcess::StartRanks(const WorkerOptions& options,
                           .max_prefill_wait = options.max_prefill_wait,
                           .expert_slots = group_->slots(),
                           .drafts = engine_options.num_draft_tokens > 0},
-      engines(), agent_.get(), &clock_);
+      engines(), agent_.get(), &clock_,
+      [group = group_.get()] { return group->status(); });
 }
 
 std::vector<LLMEngine*> WorkerProcess::engines() const {

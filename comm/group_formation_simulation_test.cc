@@ -269,15 +269,16 @@ class World {
     for (size_t q = 0; q < size(); ++q) {
       const uint64_t incarnation = action.group.members[q].incarnation;
       incarnations.insert(incarnation);
-      if (!alive(q) || processes_[q].member.incarnation != incarnation)
-        continue;
+      const bool is_same = processes_[q].member.incarnation == incarnation;
+      if (!alive(q) || !is_same) continue;
       ASSERT_GE(processes_[q].newest_epoch, action.group.epoch);
     }
     for (const std::set<uint64_t>& other : groups_[action.group.epoch]) {
       if (other == incarnations) return;
-      for (const uint64_t i : other) {
-        ASSERT_FALSE(incarnations.contains(i));
-      }
+      const bool disjoint =
+          std::none_of(other.begin(), other.end(),
+                       [&](uint64_t i) { return incarnations.contains(i); });
+      ASSERT_TRUE(disjoint);
     }
     groups_[action.group.epoch].push_back(incarnations);
   }

@@ -36,7 +36,7 @@ std::optional<HostPort> ParseHostPort(std::string_view text) {
 }
 
 std::string FormatHostPort(const HostPort& address) {
-  const bool is_v6 = address.host.find(':') != std::string::npos;
+  const bool is_v6 = address.host.find_first_of(':') != std::string::npos;
   return (is_v6 ? "[" + address.host + "]" : address.host) + ":" +
          std::to_string(address.port);
 }

@@ -23,19 +23,13 @@ EngineLoop::EngineLoop(LLMEngine* engine, DeviceStream* stream,
                        KvTransferAgent* agent)
     : engine_(engine),
       stream_(stream),
-      agent_(agent),
-      engine_thread_([this] { TurnEngine(); }) {
-  if (agent_ != nullptr) agent_thread_ = std::thread([this] { TurnAgent(); });
-}
+      transfer_(agent),
+      engine_thread_([this] { TurnEngine(); }) {}
 
 EngineLoop::~EngineLoop() {
   stop_engine_.store(true);
   engine_->Wake();
   engine_thread_.join();
-  if (agent_ == nullptr) return;
-  stop_agent_.store(true);
-  agent_->Wake();
-  agent_thread_.join();
 }
 
 void EngineLoop::TurnEngine() {
@@ -50,12 +44,6 @@ void EngineLoop::TurnEngine() {
       CHECK_LT(++waits_at_the_end, kMaxIdleWaitsAtTheEnd) << "never idle";
     }
     engine_->WaitForWork(kIdleWait);
-  }
-}
-
-void EngineLoop::TurnAgent() {
-  while (!stop_agent_.load()) {
-    if (!agent_->Poll()) agent_->Wait(kIdleWait);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "comm/kv_transfer_agent.h"
 #include "engine/device_stream.h"
 #include "engine/llm_engine.h"
+#include "server/transfer_thread.h"
 
 namespace baton {
 
@@ -27,15 +28,12 @@ class EngineLoop {
 
  private:
   void TurnEngine();
-  void TurnAgent();
 
   LLMEngine* const engine_;
   DeviceStream* const stream_;
-  KvTransferAgent* const agent_;
   std::atomic<bool> stop_engine_{false};
-  std::atomic<bool> stop_agent_{false};
+  TransferThread transfer_;  // Stops behind the engine.
   std::thread engine_thread_;
-  std::thread agent_thread_;
 };
 
 }  // namespace baton

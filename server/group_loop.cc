@@ -23,21 +23,15 @@ GroupLoop::GroupLoop(const GroupStepperOptions& options,
                      std::vector<LLMEngine*> engines, KvTransferAgent* agent,
                      const Clock* clock, std::function<absl::Status()> status)
     : engines_(std::move(engines)),
-      agent_(agent),
       status_(std::move(status)),
       stepper_(options, engines_, clock),
-      engines_thread_([this] { TurnEngines(); }) {
-  if (agent_ != nullptr) agent_thread_ = std::thread([this] { TurnAgent(); });
-}
+      transfer_(agent),
+      engines_thread_([this] { TurnEngines(); }) {}
 
 GroupLoop::~GroupLoop() {
   stop_engines_.store(true);
   messages_.Wake();
   engines_thread_.join();
-  if (agent_ == nullptr) return;
-  stop_agent_.store(true);
-  agent_->Wake();
-  agent_thread_.join();
 }
 
 void GroupLoop::TurnEngines() {
@@ -61,12 +55,6 @@ void GroupLoop::Wait() {
   absl::Duration wait = kIdleWait;
   for (const LLMEngine* engine : engines_) wait = engine->TimeToNextTurn(wait);
   messages_.WaitForItem(wait);
-}
-
-void GroupLoop::TurnAgent() {
-  while (!stop_agent_.load()) {
-    if (!agent_->Poll()) agent_->Wait(kIdleWait);
-  }
 }
 
 }  // namespace baton

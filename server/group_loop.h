@@ -14,6 +14,7 @@
 #include "comm/step_vote.h"
 #include "engine/group_stepper.h"
 #include "engine/llm_engine.h"
+#include "server/transfer_thread.h"
 
 namespace baton {
 
@@ -43,24 +44,21 @@ class GroupLoop {
 
  private:
   void TurnEngines();
-  void TurnAgent();
   bool idle() const;
   void Wait();
 
   const std::vector<LLMEngine*> engines_;
-  KvTransferAgent* const agent_;
   const std::function<absl::Status()> status_;
 
   MpscQueue<VoteMessage> messages_;
   std::atomic<bool> stop_engines_{false};
-  std::atomic<bool> stop_agent_{false};
 
   // The engines' thread.
   GroupStepper stepper_;
   std::vector<VoteMessage> received_;
 
+  TransferThread transfer_;  // Stops behind the engines.
   std::thread engines_thread_;
-  std::thread agent_thread_;
 };
 
 }  // namespace baton

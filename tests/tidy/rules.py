@@ -53,6 +53,7 @@ TESTED_THROUGH = {
     "server/engine_loop.cc": "server/worker_service_test.cc",
     "server/expert_group.cc": "tests/integration/expert_group_test.py",
     "server/group_loop.cc": "tests/integration/expert_group_test.py",
+    "server/transfer_thread.cc": "server/worker_service_test.cc",
     "server/worker_rank.cc": "tests/integration/python_client_test.py",
     "server/worker_process.cc": "tests/integration/python_client_test.py",
 }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/logging.h"
 
 namespace baton {
@@ -109,18 +110,25 @@ absl::Status GroupBarrier::status() const {
     return absl::UnavailableError("the group's exchange was ended");
   }
   const uint32_t waiting = end - kDeadlineOfMember;
-  const uint32_t count = arrivals_[waiting].count.load();
-  std::string missing;
-  for (size_t i = 0; i < arrivals_.size(); ++i) {
-    if (arrivals_[i].count.load() == count) continue;
-    absl::StrAppend(&missing, missing.empty() ? "" : ", ",
-                    options_.first_rank + i);
-  }
+  const std::vector<uint32_t> missing = missing_ranks();
   return absl::DeadlineExceededError(absl::StrCat(
       "rank ", options_.first_rank + waiting, " waited ",
-      absl::FormatDuration(options_.deadline), " in exchange ", count,
-      " of the group, without ",
-      missing.empty() ? "another process" : absl::StrCat("rank ", missing)));
+      absl::FormatDuration(options_.deadline), " in exchange ",
+      arrivals_[waiting].count.load(), " of the group, without ",
+      missing.empty() ? "another process"
+                      : absl::StrCat("rank ", absl::StrJoin(missing, ", "))));
+}
+
+std::vector<uint32_t> GroupBarrier::missing_ranks() const {
+  const uint32_t end = state_->end.load();
+  if (end < kDeadlineOfMember) return {};
+  const uint32_t count = arrivals_[end - kDeadlineOfMember].count.load();
+  std::vector<uint32_t> missing;
+  for (size_t i = 0; i < arrivals_.size(); ++i) {
+    if (arrivals_[i].count.load() == count) continue;
+    missing.push_back(static_cast<uint32_t>(options_.first_rank + i));
+  }
+  return missing;
 }
 
 }  // namespace baton

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -60,6 +61,8 @@ class GroupBarrier final {
   bool ended() const { return state_->end.load() != 0; }
   // OK until it has ended.
   absl::Status status() const;
+  // The ranks without which a wait met its deadline, ascending; else none.
+  std::vector<uint32_t> missing_ranks() const;
 
  private:
   // True: the last one of its phase.

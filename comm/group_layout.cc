@@ -1,5 +1,6 @@
 #include "comm/group_layout.h"
 
+#include <cstdlib>
 #include <string_view>
 
 #include "absl/strings/numbers.h"
@@ -65,6 +66,21 @@ absl::Status ApplyVariables(const GroupFlags& flags, const LeaderWorkerSet& lws,
   return absl::OkStatus();
 }
 
+// The ranks of each process where nobody says.
+absl::StatusOr<uint32_t> ShareOf(const std::optional<uint32_t>& ep_size,
+                                 const LeaderWorkerSet& lws) {
+  uint32_t num_processes = 1;
+  if (lws.group_size.has_value()) {
+    ASSIGN_OR_RETURN(num_processes,
+                     ParseVariable("LWS_GROUP_SIZE", *lws.group_size, 1));
+  }
+  const uint32_t num_ranks = ep_size.value_or(num_processes);
+  if (num_ranks % num_processes == 0) return num_ranks / num_processes;
+  return FieldError("ep_size", Text(num_ranks) +
+                                   " does not divide by LWS_GROUP_SIZE=" +
+                                   Text(num_processes));
+}
+
 absl::Status CheckRanks(const GroupLayout& l) {
   if (l.local_ranks == 0 || l.local_ranks > kMaxGroupRanks) {
     return FieldError("local_ranks", "must be 1 .. " + Text(kMaxGroupRanks));
@@ -121,8 +137,22 @@ absl::StatusOr<std::string> ResolveLeader(const std::string& flag,
 
 }  // namespace
 
-absl::StatusOr<GroupLayout> ResolveGroupLayout(const GroupFlags& flags,
+LeaderWorkerSet ReadLeaderWorkerSet() {
+  const auto read = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+  return {.leader_address = read("LWS_LEADER_ADDRESS"),
+          .group_size = read("LWS_GROUP_SIZE"),
+          .worker_index = read("LWS_WORKER_INDEX")};
+}
+
+absl::StatusOr<GroupLayout> ResolveGroupLayout(const GroupFlags& given,
                                                const LeaderWorkerSet& lws) {
+  GroupFlags flags = given;
+  if (flags.local_ranks == 0) {
+    ASSIGN_OR_RETURN(flags.local_ranks, ShareOf(given.ep_size, lws));
+  }
   GroupLayout layout = {.ep_size = flags.ep_size.value_or(flags.local_ranks),
                         .local_ranks = flags.local_ranks,
                         .rank_offset = flags.rank_offset.value_or(0)};

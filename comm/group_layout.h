@@ -17,6 +17,7 @@ inline constexpr uint16_t kDefaultGroupPort = 7480;
 // What is absent was not given.
 struct GroupFlags {
   std::optional<uint32_t> ep_size = {};
+  // 0: all of ep_size, or where there is LWS_GROUP_SIZE this process's share.
   uint32_t local_ranks = 1;
   std::optional<uint32_t> rank_offset = {};
   std::string leader = {};  // host:port, :port or empty.
@@ -28,6 +29,8 @@ struct LeaderWorkerSet {
   std::optional<std::string> group_size = {};      // LWS_GROUP_SIZE
   std::optional<std::string> worker_index = {};    // LWS_WORKER_INDEX
 };
+// Of this process's environment.
+LeaderWorkerSet ReadLeaderWorkerSet();
 
 struct GroupLayout {
   uint32_t ep_size = 1;

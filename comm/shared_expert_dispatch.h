@@ -62,6 +62,8 @@ class SharedExpertExchange final {
   void End() { barrier_.End(); }
   bool ended() const { return barrier_.ended(); }
   absl::Status status() const { return barrier_.status(); }
+  // As GroupBarrier::missing_ranks.
+  std::vector<uint32_t> lost_ranks() const { return barrier_.missing_ranks(); }
 
  private:
   friend class SharedExpertDispatch;

@@ -20,6 +20,14 @@ constexpr uint32_t kMaxParts = 1 << 12;
 // What is to be done wakes it; this bounds what a lost wake-up costs.
 constexpr absl::Duration kIdleWait = absl::Seconds(1);
 
+std::vector<uint32_t> RanksIn(RankRange range) {
+  std::vector<uint32_t> ranks;
+  for (int rank = range.first; rank < range.end; ++rank) {
+    ranks.push_back(static_cast<uint32_t>(rank));
+  }
+  return ranks;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<UcxExpertExchange>> UcxExpertExchange::Create(
@@ -94,7 +102,10 @@ void UcxExpertExchange::Run() {
   while (!stopping_.load()) {
     const bool handled = HandleEvents();
     const bool advanced = Advance();
-    if (local_->ended()) CloseAll();
+    if (local_->ended()) {
+      NoteMissing();
+      CloseAll();
+    }
     if (!handled && !advanced) messenger_->Wait(kIdleWait);
   }
   CloseAll();
@@ -106,14 +117,15 @@ bool UcxExpertExchange::HandleEvents() {
   for (const TransportEvent& event : events_) {
     if (const auto* received = std::get_if<MessageReceived>(&event)) {
       const absl::Status status = HandleMessage(received->message);
-      if (!status.ok()) Fail(status);
+      if (!status.ok()) Fail(status, {});
     } else if (const auto* failed = std::get_if<PeerFailed>(&event)) {
       const auto it = process_of_peer_.find(failed->peer);
       if (it == process_of_peer_.end()) continue;
       const RankRange ranks = processes_[it->second].ranks;
       Fail(absl::UnavailableError(
-          absl::StrCat("ranks ", ranks.first, " to ", ranks.end - 1,
-                       " are lost: ", failed->status.message())));
+               absl::StrCat("ranks ", ranks.first, " to ", ranks.end - 1,
+                            " are lost: ", failed->status.message())),
+           RanksIn(ranks));
     }
   }
   return !events_.empty();
@@ -155,7 +167,7 @@ bool UcxExpertExchange::Advance() {
   if (done_ < sent_ && AllAreHere(sent_)) {
     const absl::Status status = TakeMessages(sent_);
     if (!status.ok()) {
-      Fail(status);
+      Fail(status, {});
       return true;
     }
     ++done_;
@@ -187,11 +199,15 @@ void UcxExpertExchange::SendTo(Process* process, uint32_t exchange) {
   }
 }
 
+bool UcxExpertExchange::IsHere(const Process& process, uint32_t exchange) {
+  const Inbound& inbound = process.inbound[exchange % 2];
+  return process.peer == PeerId() ||
+         (inbound.exchange == exchange && inbound.num_missing == 0);
+}
+
 bool UcxExpertExchange::AllAreHere(uint32_t exchange) const {
   return std::ranges::all_of(processes_, [&](const Process& process) {
-    const Inbound& inbound = process.inbound[exchange % 2];
-    return process.peer == PeerId() ||
-           (inbound.exchange == exchange && inbound.num_missing == 0);
+    return IsHere(process, exchange);
   });
 }
 
@@ -212,13 +228,35 @@ absl::Status UcxExpertExchange::TakeMessages(uint32_t exchange) {
   return absl::OkStatus();
 }
 
-void UcxExpertExchange::Fail(absl::Status status) {
+void UcxExpertExchange::Fail(absl::Status status,
+                             std::vector<uint32_t> lost_ranks) {
   {
     const absl::MutexLock lock(&mutex_);
     // What follows from our own end is no reason.
-    if (failure_.ok() && !local_->ended()) failure_ = std::move(status);
+    if (failure_.ok() && !local_->ended()) {
+      failure_ = std::move(status);
+      lost_ranks_ = std::move(lost_ranks);
+    }
   }
   local_->End();
+}
+
+// Local ranks waited for too long: for each other, or for these processes.
+void UcxExpertExchange::NoteMissing() {
+  if (closed_ || !absl::IsDeadlineExceeded(local_->status())) return;
+  std::vector<uint32_t> missing = local_->lost_ranks();
+  const bool are_local = !missing.empty();
+  for (const Process& process : processes_) {
+    if (are_local || IsHere(process, sent_)) continue;
+    for (const uint32_t rank : RanksIn(process.ranks)) missing.push_back(rank);
+  }
+  const absl::MutexLock lock(&mutex_);
+  if (failure_.ok()) lost_ranks_ = std::move(missing);
+}
+
+std::vector<uint32_t> UcxExpertExchange::lost_ranks() const {
+  const absl::MutexLock lock(&mutex_);
+  return lost_ranks_;
 }
 
 void UcxExpertExchange::CloseAll() {

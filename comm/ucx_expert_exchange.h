@@ -63,6 +63,8 @@ class UcxExpertExchange final {
   // Ends it for all: the other processes see the connection close.
   void End();
   absl::Status status() const;
+  // Whom that is about, as far as it is known; ascending.
+  std::vector<uint32_t> lost_ranks() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   // Exchanges are numbered from 1: odd ones carry tokens, even ones outputs.
@@ -89,9 +91,11 @@ class UcxExpertExchange final {
   absl::Status HandleMessage(std::string_view message);
   bool Advance();
   void SendTo(Process* process, uint32_t exchange);
+  static bool IsHere(const Process& process, uint32_t exchange);
   bool AllAreHere(uint32_t exchange) const;
   absl::Status TakeMessages(uint32_t exchange);
-  void Fail(absl::Status status);
+  void Fail(absl::Status status, std::vector<uint32_t> lost_ranks);
+  void NoteMissing();
   void CloseAll();
 
   const UcxExpertExchangeOptions options_;
@@ -105,6 +109,7 @@ class UcxExpertExchange final {
 
   mutable absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint32_t> lost_ranks_ ABSL_GUARDED_BY(mutex_);
 
   // The bridge thread's, from Connect() on.
   std::vector<Process> processes_;  // Not this one's.

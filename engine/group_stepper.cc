@@ -47,7 +47,9 @@ bool GroupStepper::Vote() {
 
 bool GroupStepper::Post() {
   const Ballot ballot = MakeBallot();
-  if (ballot.idle() && asleep()) return false;
+  const bool says_nothing = ballot.idle() && ballot.draining == told_draining_;
+  if (says_nothing && asleep()) return false;
+  told_draining_ = ballot.draining;
   const VoteMessage message = vote_.Post(ballot);
   if (options_.send) options_.send(message);
   return true;

@@ -74,6 +74,7 @@ class GroupStepper {
   const Clock* const clock_;
   StepVote vote_;
   bool asleep_ = true;  // The step before was none.
+  bool told_draining_ = false;
   absl::Time newest_prefill_ = absl::InfinitePast();
   GroupCounters counters_;
 };

@@ -340,10 +340,10 @@ void LLMEngine::End(SequenceMetadata* sequence, absl::Status status) {
   sequence->SetPhase(SequencePhase::kEnding);
 }
 
-void LLMEngine::EndAll(const absl::Status& status) {
+void LLMEngine::EndUnfinished(const absl::Status& status) {
   for (auto it = by_id_.begin(); it != by_id_.end();) {
     SequenceMetadata* sequence = (it++)->second;  // End may erase it.
-    End(sequence, status);
+    if (sequence->phase() != SequencePhase::kExported) End(sequence, status);
   }
 }
 

@@ -88,8 +88,10 @@ class LLMEngine {
   void LaunchStep(const GroupStep& group);
   // When the next turn is due if nothing calls for it before.
   absl::Duration TimeToNextTurn(absl::Duration longest) const;
-  // Ends every request with this status.
-  void EndAll(const absl::Status& status);
+  // Ends every request that needs steps yet with this status: not those whose
+  // KV is complete and waits for its reader.
+  void EndUnfinished(const absl::Status& status);
+  bool has_steps() const { return !worker_.idle(); }
   // No request, nothing in the stream, no block out.
   bool idle() const;
   // Blocks until there may be something to do, or `timeout`. While steps follow

@@ -42,7 +42,7 @@ bool LLMEngine::CommitDoneSteps() {
 void LLMEngine::CommitStep(WorkerStepState* step) {
   const absl::Time start = environment_.clock->Now();
   if (step->output.abandoned) {
-    EndAll(absl::UnavailableError("the worker's group has lost a rank"));
+    EndUnfinished(absl::UnavailableError("the worker's group has lost a rank"));
   }
   CommittedRows total;
   for (size_t i = 0; i < step->plan.rows.size(); ++i) {

@@ -7,7 +7,7 @@
 
 namespace baton {
 
-absl::StatusOr<std::unique_ptr<ExpertGroup>> ExpertGroup::Create(
+absl::StatusOr<std::unique_ptr<const ExpertGroup>> ExpertGroup::Create(
     const ExpertGroupOptions& options, const LoadedDeepSeekV3& weights) {
   const ModelRunnerInfo& info = weights.info();
   if (info.num_experts == 0) {
@@ -27,13 +27,9 @@ absl::StatusOr<std::unique_ptr<ExpertGroup>> ExpertGroup::Create(
         std::vector<uint32_t>(experts.begin(), experts.end()));
     group->slots_.push_back(group->tables_.back().view());
   }
-  ASSIGN_OR_RETURN(
-      group->exchange_,
-      SharedExpertExchange::Create(
-          {.shape = {.experts = weights.expert_shape(),
-                     .num_ranks = static_cast<int>(options.ep_size),
-                     .slots_per_rank = static_cast<int>(layout.slots_per_rank)},
-           .deadline = options.watchdog}));
+  group->shape_ = {.experts = weights.expert_shape(),
+                   .num_ranks = static_cast<int>(options.ep_size),
+                   .slots_per_rank = static_cast<int>(layout.slots_per_rank)};
   return group;
 }
 

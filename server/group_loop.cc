@@ -3,11 +3,13 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
-#include <cstdint>
+#include <sstream>
 #include <utility>
+#include <variant>
 
-#include "absl/time/time.h"
+#include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "comm/group_agreement.h"
 
 namespace baton {
 namespace {
@@ -16,45 +18,277 @@ namespace {
 constexpr absl::Duration kIdleWait = absl::Seconds(1);
 // The engines look for the end of a step by the clock.
 constexpr uint64_t kTimerSlackNanoseconds = 1000;
+// Who closed a connection that we talk over is soon known by its link. If it is
+// not, only that connection is broken.
+constexpr absl::Duration kLinkPatience = absl::Seconds(1);
+constexpr absl::Duration kJoinPause = absl::Seconds(1);
+
+void LogLines(const std::string& lines) {
+  std::istringstream in(lines);
+  for (std::string line; std::getline(in, line);) LOG(ERROR) << line;
+}
 
 }  // namespace
 
-GroupLoop::GroupLoop(const GroupStepperOptions& options,
-                     std::vector<LLMEngine*> engines, KvTransferAgent* agent,
-                     const Clock* clock, std::function<absl::Status()> status)
-    : engines_(std::move(engines)),
-      status_(std::move(status)),
-      stepper_(options, engines_, clock),
+GroupLoop::GroupLoop(const GroupLoopOptions& options,
+                     std::unique_ptr<GroupMembership> membership,
+                     std::vector<Rank> ranks, KvTransferAgent* agent,
+                     const Clock* clock)
+    : options_(options),
+      ranks_(std::move(ranks)),
+      clock_(clock),
+      membership_(std::move(membership)),
       transfer_(agent),
-      engines_thread_([this] { TurnEngines(); }) {}
+      engines_thread_([this] { Run(); }) {}
 
-GroupLoop::~GroupLoop() {
-  stop_engines_.store(true);
-  messages_.Wake();
+GroupLoop::~GroupLoop() { LeaveGroup(absl::InfinitePast()); }
+
+void GroupLoop::LeaveGroup(absl::Time deadline) {
+  if (!engines_thread_.joinable()) return;
+  {
+    const absl::MutexLock lock(&mutex_);
+    stop_by_ = deadline;
+  }
+  stop_.store(true);
+  membership_->Wake();
   engines_thread_.join();
+  membership_->Leave();
+  for (const Rank& rank : ranks_) rank.dispatch->Bind(nullptr);
 }
 
-void GroupLoop::TurnEngines() {
+absl::Time GroupLoop::stop_by() {
+  const absl::MutexLock lock(&mutex_);
+  return stop_by_;
+}
+
+absl::Status GroupLoop::AwaitEpoch() {
+  const absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(
+      +[](GroupLoop* loop)
+           ABSL_NO_THREAD_SAFETY_ANALYSIS { return loop->is_settled(); },
+      this));
+  return refusal_;
+}
+
+absl::Status GroupLoop::refusal() {
+  const absl::MutexLock lock(&mutex_);
+  return refusal_;
+}
+
+void GroupLoop::Run() {
   prctl(PR_SET_TIMERSLACK, kTimerSlackNanoseconds);
-  while (!stop_engines_.load() || !idle()) {
-    messages_.Drain(&received_);
-    for (const VoteMessage& message : received_) stepper_.OnMessage(message);
-    if (const absl::Status status = status_(); !status.ok()) {
-      LOG(FATAL) << "the group has ended: " << status.message();
-    }
-    if (!stepper_.Turn() && received_.empty()) Wait();
+  while (!MayStop()) {
+    TakeEvents();
+    const bool busy = stepper_.has_value() ? TurnInEpoch() : TurnOutside();
+    if (!busy) Wait();
   }
 }
 
-bool GroupLoop::idle() const {
-  return std::all_of(engines_.begin(), engines_.end(),
-                     [](const LLMEngine* engine) { return engine->idle(); });
+bool GroupLoop::MayStop() {
+  if (!stop_.load()) return false;
+  if (stepper_.has_value() && !all_drain_) {
+    if (clock_->Now() < stop_by()) return false;
+    StopSteps("the worker leaves its group");
+  }
+  return std::ranges::all_of(
+      ranks_, [](const Rank& rank) { return rank.engine->idle(); });
+}
+
+void GroupLoop::TakeEvents() {
+  membership_->TakeEvents(&events_);
+  for (const MembershipEvent& event : events_) {
+    std::visit([this](const auto& known) { OnEvent(known); }, event);
+  }
+}
+
+void GroupLoop::OnEvent(const EpochStarted& started) {
+  group_ = started.group;
+  GroupTransport& transport = membership_->transport();
+  const auto first = static_cast<uint32_t>(ranks_.front().dispatch->rank());
+  for (uint32_t i = 0; i < ranks_.size(); ++i) {
+    ranks_[i].dispatch->Bind(transport.MakeDispatch(first + i));
+  }
+  all_drain_ = false;
+  stepper_.emplace(StepperOptions(), engines(), clock_);
+  LOG(INFO) << "epoch " << group_.epoch << " starts: processes "
+            << group_.members.size() << " ranks "
+            << ranks_.front().dispatch->num_ranks() << " by "
+            << transport.way();
+  SetFormed(true);
+}
+
+void GroupLoop::SetFormed(bool formed) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    formed_ = formed;
+  }
+  if (options_.on_ready) options_.on_ready(formed);
+}
+
+void GroupLoop::OnEvent(const EpochEnded& ended) {
+  const std::string reason = absl::StrCat(
+      "epoch ", ended.end.epoch, " of the worker's group ended, by ", "ranks ",
+      FormatRanks(ended.end.ranks), ": ", ended.end.reason);
+  LOG(WARNING) << reason;
+  StopSteps(reason);
+  end_epoch_at_ = absl::InfiniteFuture();
+  join_at_ = absl::InfinitePast();
+}
+
+void GroupLoop::OnEvent(const GroupRefusal& refusal) {
+  StopSteps(std::string(refusal.status.message()));
+  {
+    const absl::MutexLock lock(&mutex_);
+    refusal_ = refusal.status;
+  }
+  if (options_.on_refused) options_.on_refused();
+}
+
+GroupStepperOptions GroupLoop::StepperOptions() {
+  GroupStepperOptions options = options_.stepper;
+  const auto num_processes = static_cast<uint32_t>(group_.members.size());
+  const auto process = static_cast<uint32_t>(
+      static_cast<size_t>(ranks_.front().dispatch->rank()) / ranks_.size());
+  options.vote.epoch = EpochId(group_.epoch);
+  options.vote.num_processes = num_processes;
+  options.vote.process = process;
+  options.send = [this, num_processes, process](const VoteMessage& message) {
+    if (num_processes == 1) return;
+    const std::string bytes = EncodeVote(message);
+    for (uint32_t to = 0; to < num_processes; ++to) {
+      if (to != process) membership_->transport().channel().Send(to, bytes);
+    }
+  };
+  options.amend_ballot = [this](Ballot* ballot) {
+    ballot->draining = stop_.load();
+  };
+  options.on_step = [this](const StepDecision& decision) {
+    all_drain_ = decision.draining && decision.type == VotedStep::kNone;
+  };
+  return options;
+}
+
+bool GroupLoop::TurnInEpoch() {
+  ReceiveMessages();
+  const bool busy = stepper_->Turn();
+  if (busy) {
+    awaited_.reset();
+  } else {
+    CheckWatchdog();
+  }
+  CheckTransport();
+  return busy || !received_.empty();
+}
+
+void GroupLoop::ReceiveMessages() {
+  membership_->transport().channel().Receive(&received_);
+  for (const ChannelMessage& message : received_) {
+    const std::optional<VoteMessage> vote = DecodeVote(message.bytes);
+    if (vote.has_value() && vote->process == message.from) {
+      stepper_->OnMessage(*vote);
+    }
+  }
+}
+
+void GroupLoop::CheckTransport() {
+  const absl::Status status = membership_->transport().status();
+  if (status.ok()) return;
+  TakeEvents();  // The links may have ended it, and said why.
+  if (!stepper_.has_value()) return;
+  std::vector<uint32_t> lost = membership_->transport().lost_ranks();
+  const std::string reason(status.message());
+  if (lost.empty()) {
+    end_epoch_at_ = clock_->Now() + kLinkPatience;
+  } else {
+    DumpSteps();
+    membership_->EndEpoch(group_, std::move(lost), reason);
+  }
+  StopSteps(reason);
+}
+
+void GroupLoop::CheckWatchdog() {
+  const StepVote& vote = stepper_->vote();
+  if (vote.phase() == VotePhase::kPosting || RanksOfMissing().empty()) {
+    awaited_.reset();
+    return;
+  }
+  const absl::Time now = clock_->Now();
+  if (!awaited_.has_value() || awaited_->step != vote.next() ||
+      awaited_->phase != vote.phase()) {
+    awaited_ = {vote.next(), vote.phase(), now};
+    return;
+  }
+  if (now - awaited_->since <= options_.watchdog) return;
+  const std::string reason =
+      absl::StrCat("the vote on step ", vote.next().value(), " waited ",
+                   absl::FormatDuration(options_.watchdog), " for it");
+  DumpSteps();
+  membership_->EndEpoch(group_, RanksOfMissing(), reason);
+  StopSteps(reason);
+}
+
+std::vector<uint32_t> GroupLoop::RanksOfMissing() const {
+  std::vector<uint32_t> ranks;
+  for (const uint32_t process : stepper_->vote().Missing()) {
+    const std::vector<uint32_t> more = RanksOf(group_.members[process]);
+    ranks.insert(ranks.end(), more.begin(), more.end());
+  }
+  return ranks;
+}
+
+void GroupLoop::DumpSteps() const {
+  LOG(ERROR) << "the newest steps of epoch " << group_.epoch << ':';
+  LogLines(stepper_->vote().History());
+}
+
+void GroupLoop::StopSteps(std::string reason) {
+  outside_reason_ = std::move(reason);
+  if (!stepper_.has_value()) return;
+  stepper_.reset();
+  awaited_.reset();
+  SetFormed(false);
+}
+
+bool GroupLoop::TurnOutside() {
+  bool busy = false;
+  for (const Rank& rank : ranks_) {
+    busy |= rank.engine->Collect();
+    rank.engine->EndUnfinished(absl::UnavailableError(outside_reason_));
+  }
+  const absl::Time now = clock_->Now();
+  if (now >= end_epoch_at_) {
+    end_epoch_at_ = absl::InfiniteFuture();
+    membership_->EndEpoch(group_, membership_->transport().lost_ranks(),
+                          outside_reason_);
+  }
+  if (now >= join_at_ && !stop_.load()) JoinAgain();
+  return busy;
+}
+
+void GroupLoop::JoinAgain() {
+  const bool has_steps = std::ranges::any_of(
+      ranks_, [](const Rank& rank) { return rank.engine->has_steps(); });
+  if (has_steps) return;
+  for (const Rank& rank : ranks_) rank.dispatch->Bind(nullptr);
+  const absl::Status joined = membership_->Join();
+  if (joined.ok()) {
+    join_at_ = absl::InfiniteFuture();
+    return;
+  }
+  LOG(ERROR) << "cannot join the group, tries again: " << joined.message();
+  join_at_ = clock_->Now() + kJoinPause;
 }
 
 void GroupLoop::Wait() {
   absl::Duration wait = kIdleWait;
-  for (const LLMEngine* engine : engines_) wait = engine->TimeToNextTurn(wait);
-  messages_.WaitForItem(wait);
+  for (const Rank& rank : ranks_) wait = rank.engine->TimeToNextTurn(wait);
+  membership_->Wait(wait);
+}
+
+std::vector<LLMEngine*> GroupLoop::engines() const {
+  std::vector<LLMEngine*> engines;
+  for (const Rank& rank : ranks_) engines.push_back(rank.engine);
+  return engines;
 }
 
 }  // namespace baton

@@ -3,59 +3,137 @@
 #define BATON_SERVER_GROUP_LOOP_H_
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
-#include "base/mpsc_queue.h"
+#include "comm/epoch_expert_dispatch.h"
 #include "comm/kv_transfer_agent.h"
 #include "comm/step_vote.h"
 #include "engine/group_stepper.h"
 #include "engine/llm_engine.h"
+#include "server/group_membership.h"
 #include "server/transfer_thread.h"
 
 namespace baton {
 
-// One thread turns the engines of all local ranks, votes for them together and
-// launches each step on all of them; each rank's device has a thread of its
-// own. Another thread turns the transfer agent. Both block when there is
-// nothing to do.
+struct GroupLoopOptions {
+  // Its epoch and processes are filled in.
+  GroupStepperOptions stepper;
+  // Who keeps the others waiting for so long ends the epoch.
+  absl::Duration watchdog = absl::Seconds(5);
+  // Told, on the engines' thread, when requests can be served from now on, and
+  // when not. May be empty.
+  std::function<void(bool)> on_ready = {};
+  // The leader refused this process, which can serve nothing any more;
+  // refusal() says why. May be empty.
+  std::function<void()> on_refused = {};
+};
+
+// One thread turns the engines of all local ranks: in an epoch of the group it
+// votes for them together and launches each step on all of them; outside, it
+// hands every request back as UNAVAILABLE and waits for the group to form
+// again. Each rank's device has a thread of its own, and so has the transfer
+// agent. All block when there is nothing to do.
 class GroupLoop {
  public:
-  // Starts the threads. Borrows all, which must outlive it; `agent` may be
-  // null. The engines' on_work must be OnWork of this. `status`: of the group's
-  // exchange; once that has ended no rank can do anything, and all of them live
-  // here: the process dies, to be started again.
-  GroupLoop(const GroupStepperOptions& options, std::vector<LLMEngine*> engines,
-            KvTransferAgent* agent, const Clock* clock,
-            std::function<absl::Status()> status);
-  // Goes on until the engines are idle, then stops. REQUIRES: every request of
-  // the group has ended, or is about to.
+  // Of each local rank; borrowed, as is all that the loop is given.
+  struct Rank {
+    LLMEngine* engine = nullptr;  // Its on_work must be OnWork of this.
+    EpochExpertDispatch* dispatch = nullptr;
+  };
+
+  // Starts the threads. `agent` may be null.
+  GroupLoop(const GroupLoopOptions& options,
+            std::unique_ptr<GroupMembership> membership,
+            std::vector<Rank> ranks, KvTransferAgent* agent,
+            const Clock* clock);
+  // LeaveGroup at once, if that was not called.
   ~GroupLoop();
   GroupLoop(const GroupLoop&) = delete;
   GroupLoop& operator=(const GroupLoop&) = delete;
 
+  // Until the group has formed, or again if it has ended. FAILED_PRECONDITION:
+  // the leader refused this process. Thread-safe.
+  absl::Status AwaitEpoch() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The leader's. OK: none. Thread-safe.
+  absl::Status refusal() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Goes on until the engines are idle, and, while the others need this
+  // process's experts, until they leave as well or `deadline`; then stops.
+  // REQUIRES: every request of this process has ended, or is about to.
+  void LeaveGroup(absl::Time deadline);
+
   // Thread-safe.
-  void OnWork() { messages_.Wake(); }
-  // Of another process. Thread-safe.
-  void OnMessage(const VoteMessage& message) { messages_.Push(message); }
+  void OnWork() { membership_->Wake(); }
 
  private:
-  void TurnEngines();
-  bool idle() const;
+  // The vote that we wait for, and since when.
+  struct Awaited {
+    StepId step;
+    VotePhase phase = VotePhase::kPosting;
+    absl::Time since;
+  };
+
+  void Run();
+  bool MayStop();
+  absl::Time stop_by() ABSL_LOCKS_EXCLUDED(mutex_);
+  void TakeEvents();
+  void OnEvent(const EpochStarted& started);
+  void OnEvent(const EpochEnded& ended);
+  void OnEvent(const GroupRefusal& refusal);
+  GroupStepperOptions StepperOptions();
+  // True if anything happened, as of TurnOutside.
+  bool TurnInEpoch();
+  void ReceiveMessages();
+  void CheckTransport();
+  void CheckWatchdog();
+  std::vector<uint32_t> RanksOfMissing() const;
+  void DumpSteps() const;
+  void SetFormed(bool formed) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes no more steps; requests are handed back with the reason.
+  void StopSteps(std::string reason);
+  bool TurnOutside();
+  void JoinAgain();
   void Wait();
+  std::vector<LLMEngine*> engines() const;
+  bool is_settled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return formed_ || !refusal_.ok();
+  }
 
-  const std::vector<LLMEngine*> engines_;
-  const std::function<absl::Status()> status_;
+  const GroupLoopOptions options_;
+  const std::vector<Rank> ranks_;
+  const Clock* const clock_;
+  const std::unique_ptr<GroupMembership> membership_;
 
-  MpscQueue<VoteMessage> messages_;
-  std::atomic<bool> stop_engines_{false};
+  absl::Mutex mutex_;
+  bool formed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status refusal_ ABSL_GUARDED_BY(mutex_);
 
-  // The engines' thread.
-  GroupStepper stepper_;
-  std::vector<VoteMessage> received_;
+  absl::Time stop_by_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  std::atomic<bool> stop_{false};
+
+  // All below: the engines' thread.
+  std::vector<MembershipEvent> events_;
+  std::vector<ChannelMessage> received_;
+  GroupEpoch group_;                     // The newest.
+  std::optional<GroupStepper> stepper_;  // None: no steps are taken.
+  std::optional<Awaited> awaited_;
+  bool all_drain_ = false;  // Every process wants to leave.
+  // Why no steps are taken.
+  std::string outside_reason_ = "the worker's group has not formed yet";
+  // An epoch without steps must have been ended by then.
+  absl::Time end_epoch_at_ = absl::InfiniteFuture();
+  absl::Time join_at_ = absl::InfiniteFuture();  // Of an epoch that has ended.
 
   TransferThread transfer_;  // Stops behind the engines.
   std::thread engines_thread_;

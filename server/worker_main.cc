@@ -11,6 +11,7 @@
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "comm/group_layout.h"
 #include "kernels/cuda/cuda_library.h"
 #include "server/edge/config.h"
 #include "server/edge/daemon.h"
@@ -41,8 +42,8 @@ v1::GetWorkerInfoResponse MakeInfo(const WorkerOptions& options,
                                    const WorkerProcess& process) {
   v1::GetWorkerInfoResponse info;
   info.set_role(ToProto(options.role));
-  info.set_num_local_ranks(options.num_local_ranks());
-  info.set_ep_size(options.ep_size);
+  info.set_num_local_ranks(options.group.local_ranks);
+  info.set_ep_size(options.group.ep_size);
   info.set_max_context_tokens(
       process.engines().front()->limits().max_context_tokens);
   info.set_max_running_requests(options.engine.max_running_requests);
@@ -69,6 +70,12 @@ absl::Status CheckModel(const WorkerOptions& options) {
   return WorkerProcess::CheckModel(options);
 }
 
+absl::Status ResolveAndValidate(WorkerOptions* options) {
+  ASSIGN_OR_RETURN(options->group, ResolveGroupLayout(options->group_flags,
+                                                      ReadLeaderWorkerSet()));
+  return ValidateWorkerOptions(*options);
+}
+
 absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
   const std::string role = WorkerRoleName(options.role);
   Daemon daemon(options.daemon, role, flags);
@@ -86,9 +93,11 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
   ASSIGN_OR_RETURN(const std::string text_hash, TextHash(options.model));
   ASSIGN_OR_RETURN(
       const std::unique_ptr<WorkerProcess> process,
-      WorkerProcess::Start(options, [&step_metrics](const StepStats& stats) {
-        step_metrics.OnStep(stats);
-      }));
+      WorkerProcess::Start(
+          options,
+          {.on_step = [&](const StepStats& s) { step_metrics.OnStep(s); },
+           .on_ready = [&](bool ready) { daemon.SetReady(ready); },
+           .on_refused = [&] { daemon.Stop(); }}));
   v1::GetWorkerInfoResponse info = MakeInfo(options, *process);
   info.set_text_hash(text_hash);
   WorkerService service(std::move(info), {.engines = process->engines(),
@@ -98,7 +107,10 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
   scraped.store(process.get());
   RETURN_IF_ERROR(
       daemon.Serve({{v1::WorkerService::service_full_name(), &service}}));
-  return daemon.Run();
+  const int exit_code = daemon.Run();
+  process->LeaveGroup(daemon.drain_deadline());
+  RETURN_IF_ERROR(process->refusal());
+  return exit_code;
 }
 
 }  // namespace
@@ -110,8 +122,7 @@ int main(int argc, char** argv) {
                      "A Baton worker server: token ids in, token ids out.");
   baton::AddWorkerFlags(&flags, &options);
   const auto exit_code = flags.ParseOrExitCode(
-      argc, argv, environ,
-      [&] { return baton::ValidateWorkerOptions(options); },
+      argc, argv, environ, [&] { return baton::ResolveAndValidate(&options); },
       [&] { return baton::CheckModel(options); });
   if (exit_code.has_value()) return *exit_code;
   const absl::StatusOr<int> ran = baton::Run(options, flags);

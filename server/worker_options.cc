@@ -133,10 +133,11 @@ void AddKvFlags(Flags* flags, WorkerOptions* o) {
                    {.name = "transport",
                     .help = "How KV moves between prefill and decode servers. "
                             "auto: shared memory on one host, else tcp."});
-  flags->Add(&o->transport_devices,
-             {.name = "transport_devices",
-              .help = "Network devices for KV, comma-separated. auto: loopback "
-                      "alone if --listen is loopback, else all."});
+  flags->Add(
+      &o->transport_devices,
+      {.name = "transport_devices",
+       .help = "Network devices for both, comma-separated. auto: loopback "
+               "alone if --listen is loopback, else all."});
   flags->Add(&o->kv_lease,
              {.name = "kv_lease",
               .help = "A prefill server frees a prompt's KV so long after the "
@@ -147,17 +148,29 @@ void AddKvFlags(Flags* flags, WorkerOptions* o) {
 
 void AddGroupFlags(Flags* flags, WorkerOptions* o) {
   flags->Group("Expert-parallel group");
-  flags->Add(&o->ep_size,
+  flags->Add(&o->group_flags.ep_size,
              {.name = "ep_size",
               .help = "Ranks over which the experts are shared out; each has "
-                      "an engine and requests of its own.",
+                      "an engine and requests of its own. By default 1, or "
+                      "with LWS_GROUP_SIZE so many times --local_ranks.",
               .min = 1,
-              .max = 1024});
-  flags->Add(&o->local_ranks,
+              .max = kMaxGroupRanks});
+  flags->Add(&o->group_flags.local_ranks,
              {.name = "local_ranks",
-              .help = "Ranks of the group that this process hosts: all of "
-                      "them. 0: as many as there are.",
-              .max = 1024});
+              .help = "Ranks of the group that this process hosts; each "
+                      "process of a group has as many. 0: all, or with "
+                      "LWS_GROUP_SIZE its share of --ep_size.",
+              .max = kMaxGroupRanks});
+  flags->Add(&o->group_flags.rank_offset,
+             {.name = "rank_offset",
+              .help = "The first rank that this process hosts. By default 0, "
+                      "or with LWS_WORKER_INDEX so many times --local_ranks.",
+              .max = kMaxGroupRanks});
+  flags->Add(&o->group_flags.leader,
+             {.name = "leader",
+              .help = "host:port at which the process with rank 0 listens for "
+                      "the others, where there are others. By default the host "
+                      "is LWS_LEADER_ADDRESS and the port 7480."});
   flags->Add(&o->num_redundant_experts,
              {.name = "num_redundant_experts",
               .help = "Copies of experts beyond one each. By default the "
@@ -183,9 +196,22 @@ void AddGroupFlags(Flags* flags, WorkerOptions* o) {
   flags->Add(&o->watchdog,
              {.name = "watchdog",
               .help = "A rank that keeps the others waiting for so long ends "
-                      "the group, and with it the process.",
+                      "the group's epoch: it is named, requests are handed "
+                      "back, and the group forms again.",
               .min = 0.1,
               .max = 600});
+}
+
+const char* UcxModeName(UcxMode mode) {
+  switch (mode) {
+    case UcxMode::kAuto:
+      return "auto";
+    case UcxMode::kShm:
+      return "shm";
+    case UcxMode::kTcp:
+      return "tcp";
+  }
+  return "";
 }
 
 absl::Status CheckIsa(VectorIsa isa) {
@@ -240,6 +266,32 @@ void AddWorkerFlags(Flags* flags, WorkerOptions* options) {
   AddDaemonFlags(flags, &options->daemon);
 }
 
+std::vector<GroupOption> GroupOptionsOf(const WorkerOptions& o) {
+  const auto number = [](const char* name, uint64_t value) {
+    return GroupOption{name, std::to_string(value)};
+  };
+  const auto duration = [](const char* name, absl::Duration value) {
+    return GroupOption{name, absl::FormatDuration(value)};
+  };
+  return {
+      {"role", WorkerRoleName(o.role)},
+      number("local_ranks", o.group.local_ranks),
+      {"num_redundant_experts", o.num_redundant_experts.has_value()
+                                    ? std::to_string(*o.num_redundant_experts)
+                                    : "default"},
+      {"transport", UcxModeName(o.transport)},
+      number("max_context_tokens", o.max_context_tokens),
+      number("max_running_requests", o.engine.max_running_requests),
+      number("max_batched_tokens", o.engine.max_batched_tokens),
+      number("max_chunk_tokens", o.engine.max_chunk_tokens),
+      number("num_draft_tokens", o.engine.num_draft_tokens),
+      number("all_interval", o.all_interval),
+      number("any_interval", o.any_interval),
+      duration("max_prefill_wait", o.max_prefill_wait),
+      duration("watchdog", o.watchdog),
+  };
+}
+
 absl::Status ValidateWorkerOptions(const WorkerOptions& o) {
   if (o.engine.max_chunk_tokens > o.engine.max_batched_tokens) {
     return FieldError("max_chunk_tokens",
@@ -252,11 +304,6 @@ absl::Status ValidateWorkerOptions(const WorkerOptions& o) {
   }
   if (o.kv_cache_bytes.has_value() && o.kv_blocks.has_value()) {
     return FieldError("kv_blocks", "contradicts --kv_cache_bytes: give one");
-  }
-  if (o.num_local_ranks() != o.ep_size) {
-    return FieldError("local_ranks",
-                      absl::StrCat("must be --ep_size, ", o.ep_size,
-                                   ": a group lives in one process"));
   }
   if (o.numerics == Numerics::kFastBf16 && o.weights == WeightStorage::kF32) {
     return FieldError("weights",

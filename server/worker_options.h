@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "comm/group_layout.h"
+#include "comm/group_message.h"
 #include "comm/ucx_transport.h"
 #include "engine/engine_options.h"
 #include "engine/model/numerics.h"
@@ -47,23 +50,22 @@ struct WorkerOptions {
   std::string transport_devices = "auto";
   absl::Duration kv_lease = absl::Seconds(30);
 
-  uint32_t ep_size = 1;
-  uint32_t local_ranks = 0;  // 0: all.
+  GroupFlags group_flags = {.local_ranks = 0};
+  GroupLayout group;  // What follows; ResolveGroupLayout.
   std::optional<uint32_t> num_redundant_experts;
   uint32_t all_interval = 70;
   uint32_t any_interval = 100;
   absl::Duration max_prefill_wait = absl::Milliseconds(20);
   absl::Duration watchdog = absl::Seconds(5);
 
-  uint32_t num_local_ranks() const {
-    return local_ranks == 0 ? ep_size : local_ranks;
-  }
-
   DaemonOptions daemon;
 
   // Devices for UCX: loopback alone if gRPC listens there alone.
   std::string UcxDevices() const;
 };
+
+// What must be the same on all processes of the group.
+std::vector<GroupOption> GroupOptionsOf(const WorkerOptions& options);
 
 void AddWorkerFlags(Flags* flags, WorkerOptions* options);
 

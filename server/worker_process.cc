@@ -73,8 +73,7 @@ absl::StatusOr<AnonymousRegion> MapAnonymous(size_t bytes) {
 void UnmapRegion::operator()(std::byte* region) const { munmap(region, bytes); }
 
 absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
-    const WorkerOptions& options,
-    std::function<void(const StepStats&)> observer) {
+    const WorkerOptions& options, WorkerObserver observer) {
   std::unique_ptr<WorkerProcess> process(new WorkerProcess);
   const absl::Time start = process->clock_.Now();
   RETURN_IF_ERROR(process->Load(options));
@@ -82,9 +81,9 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
   RETURN_IF_ERROR(process->TakePool(options));
   const absl::Time pooled = process->clock_.Now();
   process->StartAgent(options.kv_lease);
-  process->StartRanks(options, std::move(observer));
-  RETURN_IF_ERROR(WarmUp(&process->ranks_.front()->engine(), process->clock_,
-                         kWarmUpTimeout));
+  process->StartRanks(options, observer.on_step);
+  RETURN_IF_ERROR(process->StartLoop(options, std::move(observer)));
+  RETURN_IF_ERROR(process->WarmUpInGroup());
   const absl::Time warm = process->clock_.Now();
   LOG(INFO) << "warm fingerprint " << process->model().fingerprint << " isa "
             << VectorIsaName(process->cpu_.isa) << " threads "
@@ -116,20 +115,25 @@ absl::Status WorkerProcess::Load(const WorkerOptions& options) {
           .threads = threads_.get()};
   ASSIGN_OR_RETURN(weights_,
                    LoadedDeepSeekV3::Load(ModelOptions(options), cpu_));
-  if (options.num_local_ranks() > 1) {
+  if (options.group.ep_size > 1) {
     ASSIGN_OR_RETURN(
         group_, ExpertGroup::Create(
-                    {.ep_size = options.ep_size,
-                     .num_redundant_experts = options.num_redundant_experts,
-                     .watchdog = options.watchdog},
+                    {.ep_size = options.group.ep_size,
+                     .num_redundant_experts = options.num_redundant_experts},
                     *weights_));
     // Ranks share the CPUs: each has its device's thread alone.
     cpu_.threads = nullptr;
   }
-  for (uint32_t rank = 0; rank < options.num_local_ranks(); ++rank) {
-    runners_.push_back(std::make_unique<DeepSeekV3Runner>(
-        weights_.get(), cpu_,
-        group_ == nullptr ? nullptr : group_->MakeDispatch(rank)));
+  for (uint32_t i = 0; i < options.group.local_ranks; ++i) {
+    std::unique_ptr<EpochExpertDispatch> dispatch;
+    if (group_ != nullptr) {
+      const uint32_t rank = options.group.rank_offset + i;
+      dispatch = std::make_unique<EpochExpertDispatch>(group_->shape(),
+                                                       static_cast<int>(rank));
+      dispatches_.push_back(dispatch.get());
+    }
+    runners_.push_back(std::make_unique<DeepSeekV3Runner>(weights_.get(), cpu_,
+                                                          std::move(dispatch)));
   }
   return absl::OkStatus();
 }
@@ -141,7 +145,7 @@ absl::Status WorkerProcess::TakePool(const WorkerOptions& options) {
                    NumKvBlocks({.kv_cache_bytes = options.kv_cache_bytes,
                                 .kv_blocks = options.kv_blocks,
                                 .block_bytes = block_bytes,
-                                .useful_blocks = options.num_local_ranks() *
+                                .useful_blocks = options.group.local_ranks *
                                                  UsefulBlocks(options, model()),
                                 .shared = shared},
                                ReadFreeMemory()));
@@ -163,17 +167,17 @@ absl::Status WorkerProcess::TakePool(const WorkerOptions& options) {
     region = region_.get();
   }
   pool_ = std::make_unique<KvPool>(region, num_blocks, block_bytes);
-  const uint32_t blocks_of_a_rank = num_blocks / options.num_local_ranks();
+  const uint32_t blocks_of_a_rank = num_blocks / options.group.local_ranks;
   if (blocks_of_a_rank == 0) {
     return FieldError(SizeFlag(options),
                       absl::StrCat(num_blocks, " blocks are too few for ",
-                                   options.num_local_ranks(), " ranks"));
+                                   options.group.local_ranks, " ranks"));
   }
-  for (uint32_t rank = 0; rank < options.num_local_ranks(); ++rank) {
+  for (uint32_t rank = 0; rank < options.group.local_ranks; ++rank) {
     rank_pools_.push_back(
         pool_->Slice(BlockId(rank * blocks_of_a_rank), blocks_of_a_rank));
   }
-  for (uint32_t rank = 0; rank < options.num_local_ranks(); ++rank) {
+  for (uint32_t rank = 0; rank < options.group.local_ranks; ++rank) {
     runners_[rank]->BindKvPool(&rank_pools_[rank]);
   }
   return absl::OkStatus();
@@ -183,8 +187,8 @@ EngineOptions WorkerProcess::MakeEngineOptions(const WorkerOptions& options) {
   EngineOptions engine = options.engine;
   if (!options.async_scheduling) engine.pipeline_depth = 1;
   // The ranks of a group draft the same number of tokens.
-  const bool alone = runners_.size() == 1;
-  if (alone && engine.num_draft_tokens > 0 && options.adaptive_verification) {
+  if (group_ == nullptr && engine.num_draft_tokens > 0 &&
+      options.adaptive_verification) {
     engine.step_curve =
         MeasureDecodeCurve(runners_.front().get(), engine, clock_);
   }
@@ -206,38 +210,83 @@ void WorkerProcess::StartAgent(absl::Duration kv_lease) {
 void WorkerProcess::StartRanks(const WorkerOptions& options,
                                std::function<void(const StepStats&)> observer) {
   const EngineOptions engine_options = MakeEngineOptions(options);
-  const bool alone = runners_.size() == 1;
   const DeviceTask on_work = {
       [](void* self) {
         static_cast<WorkerProcess*>(self)->group_loop_->OnWork();
       },
       this};
-  for (uint32_t rank = 0; rank < runners_.size(); ++rank) {
-    const BlockId first_block(rank * rank_pools_[rank].num_blocks());
+  for (uint32_t i = 0; i < runners_.size(); ++i) {
+    const BlockId first_block(i * rank_pools_[i].num_blocks());
     ranks_.push_back(std::make_unique<WorkerRank>(
         engine_options,
-        WorkerRank::Parts{.runner = runners_[rank].get(),
-                          .pool = &rank_pools_[rank],
-                          .transfer = {agent_.get(), rank, first_block},
-                          .clock = &clock_,
-                          .cpu = cpu_,
-                          .observer = observer,
-                          .on_work = alone ? DeviceTask() : on_work}));
+        WorkerRank::Parts{
+            .runner = runners_[i].get(),
+            .pool = &rank_pools_[i],
+            .transfer = {agent_.get(), i, first_block},
+            .clock = &clock_,
+            .cpu = cpu_,
+            .observer = observer,
+            .on_work = group_ == nullptr ? DeviceTask() : on_work}));
   }
-  if (alone) {
+}
+
+absl::Status WorkerProcess::StartLoop(const WorkerOptions& options,
+                                      WorkerObserver observer) {
+  if (group_ == nullptr) {
     loop_ = std::make_unique<EngineLoop>(&ranks_.front()->engine(),
                                          ranks_.front()->stream_to_poll(),
                                          agent_.get());
-    return;
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(auto membership,
+                   GroupMembership::Start(MembershipOptions(options)));
+  std::vector<GroupLoop::Rank> ranks;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    ranks.push_back({&ranks_[i]->engine(), dispatches_[i]});
   }
   group_loop_ = std::make_unique<GroupLoop>(
-      GroupStepperOptions{.vote = {.all_interval = options.all_interval,
-                                   .any_interval = options.any_interval},
-                          .max_prefill_wait = options.max_prefill_wait,
-                          .expert_slots = group_->slots(),
-                          .drafts = engine_options.num_draft_tokens > 0},
-      engines(), agent_.get(), &clock_,
-      [group = group_.get()] { return group->status(); });
+      GroupLoopOptions{
+          .stepper = {.vote = {.all_interval = options.all_interval,
+                               .any_interval = options.any_interval},
+                      .max_prefill_wait = options.max_prefill_wait,
+                      .expert_slots = group_->slots(),
+                      .drafts = options.engine.num_draft_tokens > 0},
+          .watchdog = options.watchdog,
+          .on_ready = std::move(observer.on_ready),
+          .on_refused = std::move(observer.on_refused)},
+      std::move(membership), std::move(ranks), agent_.get(), &clock_);
+  return absl::OkStatus();
+}
+
+GroupMembershipOptions WorkerProcess::MembershipOptions(
+    const WorkerOptions& options) const {
+  const GroupLayout& layout = options.group;
+  return {.formation = {.self = {.fingerprint = model().fingerprint,
+                                 .options = GroupOptionsOf(options),
+                                 .ep_size = layout.ep_size,
+                                 .member = {.rank_offset = layout.rank_offset,
+                                            .local_ranks = layout.local_ranks}},
+                        .leader_address = layout.leader},
+          .transport = {.shape = group_->shape(),
+                        .local_ranks = layout.local_ranks,
+                        .process = layout.rank_offset / layout.local_ranks,
+                        .mode = options.transport,
+                        .network_devices = options.UcxDevices(),
+                        .deadline = options.watchdog}};
+}
+
+// A group may end while one of its processes warms up.
+absl::Status WorkerProcess::WarmUpInGroup() {
+  LLMEngine* const engine = &ranks_.front()->engine();
+  for (;;) {
+    if (group_loop_ != nullptr) RETURN_IF_ERROR(group_loop_->AwaitEpoch());
+    const absl::Status warm = WarmUp(engine, clock_, kWarmUpTimeout);
+    if (group_loop_ == nullptr || !absl::IsUnavailable(warm)) return warm;
+  }
+}
+
+void WorkerProcess::LeaveGroup(absl::Time deadline) {
+  if (group_loop_ != nullptr) group_loop_->LeaveGroup(deadline);
 }
 
 std::vector<LLMEngine*> WorkerProcess::engines() const {

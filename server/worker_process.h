@@ -11,7 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
+#include "comm/epoch_expert_dispatch.h"
 #include "comm/kv_pool.h"
 #include "comm/kv_transfer_agent.h"
 #include "comm/ucx_transport.h"
@@ -21,6 +23,7 @@
 #include "server/engine_loop.h"
 #include "server/expert_group.h"
 #include "server/group_loop.h"
+#include "server/group_membership.h"
 #include "server/worker_options.h"
 #include "server/worker_rank.h"
 
@@ -33,16 +36,29 @@ struct UnmapRegion {
 };
 using AnonymousRegion = std::unique_ptr<std::byte, UnmapRegion>;
 
+// What a process tells while it works, on the engines' thread. Any may be
+// empty.
+struct WorkerObserver {
+  std::function<void(const StepStats&)> on_step = {};
+  std::function<void(bool)> on_ready = {};  // As of GroupLoopOptions.
+  std::function<void()> on_refused = {};    // Likewise.
+};
+
 // Owned by main. Destroy it when every request has ended.
 class WorkerProcess {
  public:
   // What Start would find wrong with the model's folder, without the weights.
   static absl::Status CheckModel(const WorkerOptions& options);
-  // Loads, takes the KV pool, starts the threads and warms up. `observer` is
-  // told of each step on the engine's thread. An error names a flag or a file.
+  // Loads, takes the KV pool, starts the threads, waits for the other processes
+  // of its group and warms up. An error names a flag or a file.
   static absl::StatusOr<std::unique_ptr<WorkerProcess>> Start(
-      const WorkerOptions& options,
-      std::function<void(const StepStats&)> observer);
+      const WorkerOptions& options, WorkerObserver observer);
+
+  // As GroupLoop's; at once where there is no group.
+  void LeaveGroup(absl::Time deadline);
+  absl::Status refusal() {
+    return group_loop_ == nullptr ? absl::OkStatus() : group_loop_->refusal();
+  }
 
   // Of the local ranks.
   std::vector<LLMEngine*> engines() const;
@@ -64,14 +80,20 @@ class WorkerProcess {
   void StartAgent(absl::Duration kv_lease);
   void StartRanks(const WorkerOptions& options,
                   std::function<void(const StepStats&)> observer);
+  absl::Status StartLoop(const WorkerOptions& options, WorkerObserver observer);
+  // REQUIRES: in a group.
+  GroupMembershipOptions MembershipOptions(const WorkerOptions& options) const;
+  absl::Status WarmUpInGroup();
 
   // In the order of their making; each borrows from those above.
   MonotonicClock clock_;
   CpuContext cpu_;
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<const LoadedDeepSeekV3> weights_;
-  std::unique_ptr<ExpertGroup> group_;  // Null: one rank.
-  // Of each local rank, as are rank_pools_ and ranks_.
+  std::unique_ptr<const ExpertGroup> group_;  // Null: no group.
+  // Of each local rank, as are rank_pools_ and ranks_; the runners own their
+  // dispatches.
+  std::vector<EpochExpertDispatch*> dispatches_;
   std::vector<std::unique_ptr<DeepSeekV3Runner>> runners_;
   std::unique_ptr<UcxTransport> transport_;  // Null: unified.
   AnonymousRegion region_;                   // Null: the transport's.
@@ -79,8 +101,8 @@ class WorkerProcess {
   std::vector<KvPool> rank_pools_;
   std::unique_ptr<KvTransferAgent> agent_;  // Null: unified.
   std::vector<std::unique_ptr<WorkerRank>> ranks_;
-  std::unique_ptr<EngineLoop> loop_;       // Of one rank.
-  std::unique_ptr<GroupLoop> group_loop_;  // Of several.
+  std::unique_ptr<EngineLoop> loop_;       // Without a group.
+  std::unique_ptr<GroupLoop> group_loop_;  // In one.
 };
 
 }  // namespace baton

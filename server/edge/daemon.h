@@ -101,6 +101,10 @@ class Daemon {
   // As a first signal would, from any thread.
   void Stop();
 
+  // When a drain's grace ends; the past before a signal, and behind a second
+  // one.
+  absl::Time drain_deadline() const { return drain_deadline_; }
+
   int grpc_port() const { return grpc_port_; }
   int metrics_port() const;
 
@@ -125,6 +129,7 @@ class Daemon {
   std::atomic<bool> stop_requested_{false};
   std::unique_ptr<MetricsServer> metrics_server_;
   std::unique_ptr<grpc::Server> server_;
+  absl::Time drain_deadline_ = absl::InfinitePast();
   int grpc_port_ = 0;
   std::vector<std::string> service_names_;
 

@@ -1,0 +1,105 @@
+#include "server/group_membership.h"
+
+#include <utility>
+
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "comm/group_agreement.h"
+
+namespace baton {
+
+absl::StatusOr<std::unique_ptr<GroupMembership>> GroupMembership::Start(
+    const GroupMembershipOptions& options) {
+  std::unique_ptr<GroupMembership> membership(new GroupMembership(options));
+  ASSIGN_OR_RETURN(membership->links_,
+                   GroupLinks::Start({.formation = options.formation},
+                                     membership->MakeCallbacks()));
+  RETURN_IF_ERROR(membership->Join());
+  return membership;
+}
+
+GroupMembership::~GroupMembership() { Leave(); }
+
+GroupCallbacks GroupMembership::MakeCallbacks() {
+  return {
+      .formed = [this](const GroupEpoch& group) { OnFormed(group); },
+      .started =
+          [this](const GroupEpoch& group) { OnEvent(EpochStarted{group}); },
+      .ended = [this](const GroupEpochEnd& end) { OnEvent(EpochEnded{end}); },
+      .refused =
+          [this](const absl::Status& status) { OnEvent(GroupRefusal{status}); },
+  };
+}
+
+absl::Status GroupMembership::Join() {
+  ASSIGN_OR_RETURN(std::unique_ptr<GroupTransport> next,
+                   GroupTransport::Create(options_.transport));
+  const std::string address = next->address();
+  {
+    const absl::MutexLock lock(&mutex_);
+    std::swap(transport_, next);
+    connected_ = false;
+  }
+  next.reset();  // The old one, without the lock.
+  links_->Join(address);
+  return absl::OkStatus();
+}
+
+void GroupMembership::OnFormed(const GroupEpoch& group) {
+  absl::Status status;
+  {
+    const absl::MutexLock lock(&mutex_);
+    status = transport_->Connect(group);
+    connected_ = status.ok();
+    woken_ = true;  // Who waits here shall wait on the channel.
+  }
+  if (status.ok()) return;
+  const GroupMember& self = options_.formation.self.member;
+  links_->EndEpoch(group.epoch, RanksOf(self),
+                   "it cannot connect: " + std::string(status.message()));
+}
+
+void GroupMembership::OnEvent(MembershipEvent event) {
+  const bool ended = std::holds_alternative<EpochEnded>(event);
+  events_.Push(std::move(event));
+  {
+    const absl::MutexLock lock(&mutex_);
+    // Devices wait in it.
+    if (ended && connected_) transport_->End();
+  }
+  Wake();
+}
+
+void GroupMembership::EndEpoch(const GroupEpoch& group,
+                               std::vector<uint32_t> ranks,
+                               std::string reason) {
+  links_->EndEpoch(group.epoch, std::move(ranks), std::move(reason));
+}
+
+void GroupMembership::Leave() {
+  if (links_ != nullptr) links_->Stop();
+}
+
+void GroupMembership::Wait(absl::Duration timeout) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (!connected_) {
+      mutex_.AwaitWithTimeout(absl::Condition(this, &GroupMembership::IsWoken),
+                              timeout);
+    }
+    if (std::exchange(woken_, false)) return;
+    if (!connected_) return;
+  }
+  transport_->channel().Wait(timeout);
+}
+
+void GroupMembership::Wake() {
+  const absl::MutexLock lock(&mutex_);
+  if (connected_) {
+    transport_->channel().Wake();
+  } else {
+    woken_ = true;
+  }
+}
+
+}  // namespace baton

@@ -1,17 +1,12 @@
 #include "comm/group_barrier.h"
 
-#include <errno.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
-#include <climits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/logging.h"
+#include "comm/futex.h"
 
 namespace baton {
 namespace {
@@ -23,31 +18,10 @@ constexpr uint32_t kDeadlineOfMember = 2;
 // About 20 us.
 constexpr int kLooks = 1000;
 
-static_assert(std::atomic<uint32_t>::is_always_lock_free);
-static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
-
 void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
-}
-
-// Shared between processes. `deadline`: of CLOCK_MONOTONIC. False: it passed.
-bool FutexWait(std::atomic<uint32_t>* word, uint32_t value,
-               const timespec& deadline) {
-  const int64_t result = syscall(SYS_futex, word, FUTEX_WAIT_BITSET, value,
-                                 &deadline, nullptr, FUTEX_BITSET_MATCH_ANY);
-  return result == 0 || errno != ETIMEDOUT;
-}
-
-void FutexWakeAll(std::atomic<uint32_t>* word) {
-  syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-timespec MonotonicIn(absl::Duration timeout) {
-  timespec now;
-  CHECK_EQ(clock_gettime(CLOCK_MONOTONIC, &now), 0);
-  return absl::ToTimespec(absl::DurationFromTimespec(now) + timeout);
 }
 
 }  // namespace

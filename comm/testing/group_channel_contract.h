@@ -1,0 +1,256 @@
+// What every GroupChannel does, as tests. A test includes it once and
+// instantiates GroupChannelContract with how its channels are made.
+#ifndef BATON_COMM_TESTING_GROUP_CHANNEL_CONTRACT_H_
+#define BATON_COMM_TESTING_GROUP_CHANNEL_CONTRACT_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <latch>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/group_channel.h"
+
+namespace baton {
+
+using GroupChannels = std::vector<std::unique_ptr<GroupChannel>>;
+// The channels of a group, one for each of that many processes, connected.
+using MakeGroupChannels = std::function<GroupChannels(uint32_t)>;
+
+class GroupChannelContract : public testing::TestWithParam<MakeGroupChannels> {
+ protected:
+  // Calls body(process) for every process on a thread of its own.
+  static void RunProcesses(uint32_t num_processes, const auto& body) {
+    std::vector<std::thread> threads;
+    for (uint32_t p = 0; p < num_processes; ++p) {
+      threads.emplace_back([&body, p] { body(p); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  // What a process sends to another one: random lengths, from a seed that tells
+  // this pair's.
+  class Stream {
+   public:
+    Stream(uint32_t from, uint32_t to, size_t max_size)
+        : random_(from * 1000 + to), max_size_(max_size) {}
+    std::string Next() {
+      std::string message(random_() % (max_size_ + 1), ' ');
+      const uint64_t words[] = {random_(), random_()};
+      for (size_t i = 0; i < message.size(); ++i) {
+        message[i] = static_cast<char>(words[i % 2] >> (i % 61));
+      }
+      return message;
+    }
+
+   private:
+    std::mt19937_64 random_;
+    const size_t max_size_;
+  };
+
+  struct Traffic {
+    uint32_t num_processes = 2;
+    int num_messages = 1;  // From each to each.
+    size_t max_size = 0;
+    // Nobody receives before all have sent everything.
+    bool fills = false;
+  };
+  static void RunTraffic(const Traffic& traffic, const GroupChannels& channels);
+};
+
+// Sends everything to everyone, a round at a time, and receives what all send.
+inline void GroupChannelContract::RunTraffic(const Traffic& traffic,
+                                             const GroupChannels& channels) {
+  std::latch all_sent(traffic.num_processes);
+  std::latch all_received(traffic.num_processes);
+  RunProcesses(traffic.num_processes, [&](uint32_t me) {
+    GroupChannel& channel = *channels[me];
+    std::vector<Stream> out, in;
+    for (uint32_t p = 0; p < traffic.num_processes; ++p) {
+      out.emplace_back(me, p, traffic.max_size);
+      in.emplace_back(p, me, traffic.max_size);
+    }
+    std::vector<int> missing(traffic.num_processes, traffic.num_messages);
+    missing[me] = 0;
+    std::vector<ChannelMessage> received;
+    const auto receive = [&] {
+      channel.Receive(&received);
+      for (const ChannelMessage& message : received) {
+        ASSERT_LT(message.from, traffic.num_processes);
+        ASSERT_GT(missing[message.from]--, 0);
+        // Not EXPECT_EQ: it would print them.
+        ASSERT_TRUE(message.bytes == in[message.from].Next());
+      }
+    };
+    for (int i = 0; i < traffic.num_messages; ++i) {
+      for (uint32_t p = 0; p < traffic.num_processes; ++p) {
+        if (p != me) channel.Send(p, out[p].Next());
+      }
+      if (!traffic.fills) receive();
+    }
+    if (traffic.fills) all_sent.arrive_and_wait();
+    while (std::ranges::any_of(missing, [](int m) { return m != 0; }) &&
+           !testing::Test::HasFatalFailure()) {
+      channel.Wait(absl::Minutes(10));
+      receive();
+    }
+    // Others may still need us to go on sending.
+    all_received.count_down();
+    while (!all_received.try_wait()) {
+      channel.Wait(absl::Milliseconds(1));
+      receive();
+    }
+    EXPECT_TRUE(channel.status().ok()) << channel.status();
+  });
+}
+
+TEST_P(GroupChannelContract, AllToAllEachMessageArrivesOnceAndInOrder) {
+  for (const uint32_t num_processes : {2u, 3u, 4u, 9u}) {
+    RunTraffic(
+        {.num_processes = num_processes, .num_messages = 300, .max_size = 120},
+        GetParam()(num_processes));
+  }
+  RunTraffic({.num_processes = 4, .num_messages = 100, .max_size = 20'000},
+             GetParam()(4));
+}
+
+TEST_P(GroupChannelContract, LongMessagesComeWholeBesideShortOnes) {
+  RunTraffic({.num_processes = 3,
+              .num_messages = 40,
+              .max_size = GroupChannel::kMaxMessageBytes},
+             GetParam()(3));
+}
+
+TEST_P(GroupChannelContract, BothDirectionsFillUpAtOnceAndBlockNobody) {
+  RunTraffic({.num_processes = 2,
+              .num_messages = 60,
+              .max_size = GroupChannel::kMaxMessageBytes,
+              .fills = true},
+             GetParam()(2));
+  RunTraffic({.num_processes = 4,
+              .num_messages = 3000,
+              .max_size = 100,
+              .fills = true},
+             GetParam()(4));
+}
+
+TEST_P(GroupChannelContract, TheLongestAndTheEmptyMessageArrive) {
+  const GroupChannels channels = GetParam()(2);
+  const std::string longest(GroupChannel::kMaxMessageBytes, 'l');
+  RunProcesses(2, [&](uint32_t me) {
+    GroupChannel& channel = *channels[me];
+    channel.Send(1 - me, "");
+    channel.Send(1 - me, longest);
+    channel.Send(1 - me, "");
+    std::vector<std::string> all;
+    std::vector<ChannelMessage> received;
+    while (all.size() < 3) {
+      channel.Wait(absl::Minutes(10));
+      channel.Receive(&received);
+      for (const ChannelMessage& message : received) {
+        all.push_back(message.bytes);
+      }
+    }
+    EXPECT_TRUE(all == (std::vector<std::string>{"", longest, ""}));
+  });
+}
+
+// A wake-up that is lost hangs it.
+TEST_P(GroupChannelContract, AMessageEndsAWait) {
+  const GroupChannels channels = GetParam()(2);
+  RunProcesses(2, [&](uint32_t me) {
+    GroupChannel& channel = *channels[me];
+    std::vector<ChannelMessage> received;
+    if (me == 0) channel.Send(1, "ball");
+    for (int round = 0; round < 2000; ++round) {
+      do {
+        channel.Wait(absl::InfiniteDuration());
+        channel.Receive(&received);
+      } while (received.empty());
+      ASSERT_EQ(received.size(), 1u);
+      ASSERT_EQ(received[0].bytes, "ball");
+      channel.Send(1 - me, received[0].bytes);
+    }
+    // The last ball has to leave.
+    channel.Receive(&received);
+  });
+}
+
+TEST_P(GroupChannelContract, ReceiveReplacesWhatWasThere) {
+  const GroupChannels channels = GetParam()(2);
+  std::vector<ChannelMessage> received(3);
+  channels[0]->Receive(&received);
+  EXPECT_TRUE(received.empty());
+  EXPECT_TRUE(channels[0]->status().ok());
+}
+
+TEST_P(GroupChannelContract, AWaitEndsByItsTimeout) {
+  const GroupChannels channels = GetParam()(2);
+  for (const absl::Duration timeout :
+       {absl::Milliseconds(3), absl::ZeroDuration(), -absl::Seconds(1)}) {
+    channels[0]->Wait(timeout);
+  }
+  EXPECT_TRUE(channels[0]->status().ok());
+}
+
+TEST_P(GroupChannelContract, AWakeEndsTheNextWaitAlsoIfMessagesCameBetween) {
+  const GroupChannels channels = GetParam()(2);
+  std::vector<ChannelMessage> received;
+  channels[0]->Wake();
+  channels[0]->Wait(absl::InfiniteDuration());
+  channels[0]->Wake();
+  channels[1]->Send(0, "message");
+  do {
+    channels[1]->Receive(&received);
+    channels[0]->Receive(&received);
+  } while (received.empty());
+  channels[0]->Wait(absl::InfiniteDuration());
+}
+
+TEST_P(GroupChannelContract, AWakeOfAnotherThreadEndsTheWait) {
+  const GroupChannels channels = GetParam()(2);
+  for (int round = 1; round <= 200; ++round) {
+    std::atomic<bool> asked = false;
+    std::thread waker([&] {
+      asked.store(true);
+      channels[0]->Wake();
+    });
+    while (!asked.load()) channels[0]->Wait(absl::InfiniteDuration());
+    waker.join();
+  }
+}
+
+TEST_P(GroupChannelContract, AnEndEndsEveryonesWaitAndAllTraffic) {
+  const GroupChannels channels = GetParam()(4);
+  std::latch all_run(5);
+  std::thread ender([&] {
+    all_run.arrive_and_wait();
+    channels[2]->End();
+  });
+  RunProcesses(4, [&](uint32_t me) {
+    GroupChannel& channel = *channels[me];
+    std::vector<ChannelMessage> received;
+    all_run.arrive_and_wait();
+    while (channel.status().ok()) {
+      channel.Wait(absl::InfiniteDuration());
+      channel.Receive(&received);
+    }
+    EXPECT_EQ(channel.status().code(), absl::StatusCode::kUnavailable);
+    channel.Send((me + 1) % 4, "late");
+    for (int i = 0; i < 3; ++i) channel.Wait(absl::InfiniteDuration());
+    channel.Receive(&received);
+    EXPECT_TRUE(received.empty());
+  });
+  ender.join();
+}
+
+}  // namespace baton
+
+#endif  // BATON_COMM_TESTING_GROUP_CHANNEL_CONTRACT_H_

@@ -58,6 +58,16 @@ TEST(GroupLayoutTest, FlagsThatAgreeWithTheVariablesAreFine) {
           .ok());
 }
 
+TEST(GroupLayoutTest, ZeroLocalRanksAreThisProcesssShare) {
+  const GroupFlags flags = {.ep_size = 64, .local_ranks = 0};
+  EXPECT_EQ(ResolveGroupLayout(flags, {})->local_ranks, 64u);
+  const auto third = ResolveGroupLayout(flags, Lws("g", "4", "2")).value();
+  EXPECT_EQ(third.local_ranks, 16u);
+  EXPECT_EQ(third.rank_offset, 32u);
+  EXPECT_EQ(ResolveGroupLayout({.local_ranks = 0}, Lws("g", "4", "2"))->ep_size,
+            4u);
+}
+
 struct BadCase {
   GroupFlags flags;
   LeaderWorkerSet lws;
@@ -80,7 +90,11 @@ INSTANTIATE_TEST_SUITE_P(
     Cases, BadGroupLayoutTest,
     ::testing::Values(
         BadCase{{.ep_size = 0}, {}, "ep_size", "1 .. 1024"},
-        BadCase{{.local_ranks = 0}, {}, "local_ranks", "1 .. 1024"},
+        BadCase{{.local_ranks = 1025}, {}, "local_ranks", "1 .. 1024"},
+        BadCase{{.ep_size = 7, .local_ranks = 0},
+                Lws("g", "2", "0"),
+                "ep_size",
+                "7 does not divide by LWS_GROUP_SIZE=2"},
         BadCase{{.ep_size = 1025}, {}, "ep_size", "1 .. 1024"},
         BadCase{{.ep_size = 6, .local_ranks = 4, .leader = "h:1"},
                 {},

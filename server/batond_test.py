@@ -77,6 +77,7 @@ class BatondTest(unittest.TestCase):
         for flags, key in [
             ([], "--model"), ([model, "--no_such_flag"], "no_such_flag"), ([model, "--threads=x"], "threads"),
             ([model, "--ep_size=3", "--local_ranks=2"], "local_ranks"),
+            ([model, "--ep_size=4", "--local_ranks=2"], "leader"),
             ([model, "--kv_blocks=0"], "kv_blocks"), ([model, "--kv_cache_bytes=1MiB", "--kv_blocks=3"], "kv_blocks"),
             ([model, "--role=both"], "role"), ([model, "--max_chunk_tokens=600"], "max_chunk_tokens"),
         ]:

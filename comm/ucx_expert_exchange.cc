@@ -70,8 +70,9 @@ UcxExpertExchange::~UcxExpertExchange() {
 }
 
 absl::Status UcxExpertExchange::Connect(
-    std::span<const std::string> addresses) {
+    uint64_t epoch, std::span<const std::string> addresses) {
   CHECK_EQ(addresses.size(), options_.processes.size());
+  epoch_ = epoch;
   for (size_t i = 0; i < addresses.size(); ++i) {
     Process process;
     process.ranks = options_.processes[i];
@@ -138,7 +139,7 @@ absl::Status UcxExpertExchange::HandleMessage(std::string_view message) {
   const auto exchange = in.Int<uint32_t>();
   const auto part = in.Int<uint32_t>();
   const auto num_parts = in.Int<uint32_t>();
-  if (epoch != options_.epoch) return absl::OkStatus();  // Late, or foreign.
+  if (epoch != epoch_) return absl::OkStatus();  // Late, or foreign.
   if (message.size() < kHeaderBytes || index >= processes_.size() ||
       processes_[index].peer == PeerId() || exchange <= done_ ||
       exchange > done_ + 2 || part >= num_parts || num_parts > kMaxParts) {
@@ -188,7 +189,7 @@ void UcxExpertExchange::SendTo(Process* process, uint32_t exchange) {
   CHECK_LE(num_parts, kMaxParts);
   for (size_t part = 0; part < num_parts; ++part) {
     std::string message = WireWriter()
-                              .Int(options_.epoch)
+                              .Int(epoch_)
                               .Int(static_cast<uint32_t>(options_.process))
                               .Int(exchange)
                               .Int(static_cast<uint32_t>(part))

@@ -31,9 +31,7 @@ struct UcxExpertExchangeOptions {
   bool spins = false;
   // The ranks of each process: in order, and all of the group's.
   std::vector<RankRange> processes;
-  int process = 0;  // This one.
-  // Of the group as it is now; messages of another are dropped.
-  uint64_t epoch = 0;
+  int process = 0;                     // This one.
   std::string network_devices = "lo";  // See FindNetworkAddress.
 };
 
@@ -53,8 +51,9 @@ class UcxExpertExchange final {
 
   // For the others' Connect().
   const std::string& address() const { return messenger_->address(); }
-  // Of each process of the group, its own included. Once, before any dispatch.
-  absl::Status Connect(std::span<const std::string> addresses);
+  // Once, before any dispatch: the group has formed. The addresses are those of
+  // each process, its own included; messages of another epoch are dropped.
+  absl::Status Connect(uint64_t epoch, std::span<const std::string> addresses);
   // For each local rank. It borrows this.
   std::unique_ptr<ExpertDispatch> MakeDispatch(int rank) {
     return local_->MakeDispatch(rank);
@@ -112,6 +111,7 @@ class UcxExpertExchange final {
   std::vector<uint32_t> lost_ranks_ ABSL_GUARDED_BY(mutex_);
 
   // The bridge thread's, from Connect() on.
+  uint64_t epoch_ = 0;
   std::vector<Process> processes_;  // Not this one's.
   absl::flat_hash_map<PeerId, int> process_of_peer_;
   std::vector<TransportEvent> events_;

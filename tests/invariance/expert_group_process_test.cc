@@ -96,7 +96,7 @@ TEST_P(ExpertGroupTest, RanksInProcessesOverUcxGiveTheTokensOfOneRank) {
       for (size_t p = 0; p < ranks.size(); ++p) {
         addresses.push_back(ReadText(in));
       }
-      CHECK_OK((*mine)->Connect(addresses));
+      CHECK_OK((*mine)->Connect(/*epoch=*/1, addresses));
       const bool right = RunRanks(mine->get(), ranks[i]);
       // Nobody leaves before all have what they wait for.
       WriteText(out, "done");

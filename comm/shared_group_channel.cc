@@ -93,6 +93,7 @@ void SharedGroupMemory::Ring(uint32_t process) {
 }
 
 SharedGroupChannel::SharedGroupChannel(
+    // Shared: as the header says.
     std::shared_ptr<SharedGroupMemory> memory, uint32_t process,
     uint32_t num_processes)
     : memory_(std::move(memory)), process_(process) {

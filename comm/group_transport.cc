@@ -147,7 +147,7 @@ absl::Status GroupTransport::ConnectUcx(const GroupEpoch& group) {
     exchanges.push_back(std::move(address.exchange_address));
     channels.push_back(std::move(address.channel_address));
   }
-  RETURN_IF_ERROR(ucx_exchange_->Connect(exchanges));
+  RETURN_IF_ERROR(ucx_exchange_->Connect(group.epoch, exchanges));
   RETURN_IF_ERROR(
       ucx_channel_->Connect(group.epoch, options_.process, channels));
   channel_ = std::move(ucx_channel_);

@@ -101,11 +101,11 @@ class GroupFaultsTest(unittest.TestCase):
         load.await_tokens()
         return named, formed
 
-    def test_peers_name_a_killed_process_and_the_group_forms_again(self):
+    def kill_at_random(self, transport):
         seed = random.randrange(2**32)
-        print("seed", seed)
+        print("transport", transport, "seed", seed)
         rng = random.Random(seed)
-        group = self.start_group(4, 8)
+        group = self.start_group(4, 8, "--transport=" + transport)
         expected = answers_of(group.router.grpc)
         load = Load(group.router.grpc, expected)
         times = [self.kill_and_restart(group, load, rng.choice(group.workers)) for _ in range(NUM_KILLS)]
@@ -118,6 +118,12 @@ class GroupFaultsTest(unittest.TestCase):
         for what, seconds in zip(("named by all peers after", "serves again, from the process's start, after"),
                                  zip(*times)):
             print("%s: median %.3f s, most %.3f s" % (what, statistics.median(seconds), max(seconds)))
+
+    def test_peers_name_a_killed_process_and_the_group_forms_again(self):
+        self.kill_at_random("shm")
+
+    def test_so_it_does_over_ucx(self):
+        self.kill_at_random("tcp")
 
     def test_a_stop_shorter_than_the_watchdog_is_tolerated(self):
         group = self.start_group(2, 4, "--watchdog=60s")

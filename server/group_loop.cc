@@ -18,8 +18,8 @@ namespace {
 constexpr absl::Duration kIdleWait = absl::Seconds(1);
 // The engines look for the end of a step by the clock.
 constexpr uint64_t kTimerSlackNanoseconds = 1000;
-// Who closed a connection that we talk over is soon known by its link. If it is
-// not, only that connection is broken.
+// Whoever closes a connection that we talk over may do so because another one
+// is dead: the links know who. If they don't, only that connection is broken.
 constexpr absl::Duration kLinkPatience = absl::Seconds(1);
 constexpr absl::Duration kJoinPause = absl::Seconds(1);
 
@@ -195,13 +195,13 @@ void GroupLoop::CheckTransport() {
   if (status.ok()) return;
   TakeEvents();  // The links may have ended it, and said why.
   if (!stepper_.has_value()) return;
-  std::vector<uint32_t> lost = membership_->transport().lost_ranks();
   const std::string reason(status.message());
-  if (lost.empty()) {
-    end_epoch_at_ = clock_->Now() + kLinkPatience;
-  } else {
+  if (absl::IsDeadlineExceeded(status)) {
     DumpSteps();
-    membership_->EndEpoch(group_, std::move(lost), reason);
+    membership_->EndEpoch(group_, membership_->transport().lost_ranks(),
+                          reason);
+  } else {
+    end_epoch_at_ = clock_->Now() + kLinkPatience;
   }
   StopSteps(reason);
 }

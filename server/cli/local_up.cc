@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -17,6 +16,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
@@ -24,6 +24,7 @@
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/child_process.h"
+#include "server/cli/local_group.h"
 
 namespace baton {
 namespace {
@@ -66,7 +67,7 @@ class LocalCluster {
   absl::Status Start();
   // What to exit with. REQUIRES: Start was OK.
   int RunUntilTheEnd();
-  // The last one started ends first.
+  // The last server started ends first.
   void StopAll();
   // Of the child that ended by itself.
   std::optional<int> failed_exit_code() const { return failed_exit_code_; }
@@ -79,8 +80,11 @@ class LocalCluster {
     std::string role;
     uint32_t count = 0;
     uint32_t ep_size = 1;
+    uint32_t num_processes = 1;  // Of each worker.
   };
   absl::Status StartPool(const std::string& program, const Pool& pool);
+  absl::Status StartWorker(const std::string& program, const Pool& pool,
+                           const std::string& name);
   absl::Status StartRouter(const std::string& program);
   absl::Status Launch(std::string name, std::vector<std::string> arguments);
   absl::Status AwaitEndpoints();
@@ -88,6 +92,7 @@ class LocalCluster {
   std::string WorkerList(const std::string& role) const;
   // Waits for a signal or a word of a child, at most `timeout`, and takes note.
   void AwaitEvent(absl::Duration timeout);
+  void AwaitEnd(ChildProcess& child, absl::Time deadline);
   // False once a child has ended by itself; says which, and why.
   bool AllRun();
   void AnnounceReady() const;
@@ -99,7 +104,9 @@ class LocalCluster {
   const absl::Time start_ = clock_.Now();
   int signal_fd_ = -1;
   std::string log_dir_;
+  std::vector<std::unique_ptr<ReservedPort>> leader_ports_;
   std::vector<std::unique_ptr<ChildProcess>> children_;
+  std::vector<size_t> servers_;  // Of each worker and the router, first child.
   bool interrupted_ = false;
   std::optional<int> failed_exit_code_;
 };
@@ -148,10 +155,13 @@ absl::Status LocalCluster::Launch(std::string name,
 }
 
 absl::Status LocalCluster::StartWorkers(const std::string& program) {
-  std::vector<Pool> pools = {
-      {"prefill", options_.prefill.value_or(1), options_.prefill_ep},
-      {"decode", options_.decode.value_or(1), options_.decode_ep}};
-  if (options_.unified) pools = {{"unified", 1, options_.unified_ep}};
+  std::vector<Pool> pools = {{"prefill", options_.prefill.value_or(1),
+                              options_.prefill_ep, options_.prefill_processes},
+                             {"decode", options_.decode.value_or(1),
+                              options_.decode_ep, options_.decode_processes}};
+  if (options_.unified) {
+    pools = {{"unified", 1, options_.unified_ep, options_.unified_processes}};
+  }
   for (const Pool& pool : pools) {
     RETURN_IF_ERROR(StartPool(program, pool));
   }
@@ -161,16 +171,34 @@ absl::Status LocalCluster::StartWorkers(const std::string& program) {
 absl::Status LocalCluster::StartPool(const std::string& program,
                                      const Pool& pool) {
   for (uint32_t i = 0; i < pool.count; ++i) {
+    RETURN_IF_ERROR(
+        StartWorker(program, pool, pool.role + "-" + std::to_string(i)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::StartWorker(const std::string& program,
+                                       const Pool& pool,
+                                       const std::string& name) {
+  LocalGroup group = {.ep_size = pool.ep_size,
+                      .num_processes = pool.num_processes};
+  if (group.num_processes > 1) {
+    ASSIGN_OR_RETURN(std::unique_ptr<ReservedPort> port, ReservedPort::Find());
+    group.leader = port->endpoint();
+    leader_ports_.push_back(std::move(port));
+  }
+  servers_.push_back(children_.size());
+  for (uint32_t process = 0; process < group.num_processes; ++process) {
     std::vector<std::string> arguments = {
         program, "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
         "--role=" + pool.role, "--model=" + options_.model};
-    if (pool.ep_size > 1) {
-      arguments.push_back("--ep_size=" + std::to_string(pool.ep_size));
-    }
+    const std::vector<std::string> group_flags = GroupFlagsOf(group, process);
+    arguments.insert(arguments.end(), group_flags.begin(), group_flags.end());
     arguments.insert(arguments.end(), options_.worker_flags.begin(),
                      options_.worker_flags.end());
-    RETURN_IF_ERROR(
-        Launch(pool.role + "-" + std::to_string(i), std::move(arguments)));
+    RETURN_IF_ERROR(Launch(
+        group.num_processes == 1 ? name : absl::StrCat(name, ".", process),
+        std::move(arguments)));
   }
   return absl::OkStatus();
 }
@@ -197,6 +225,7 @@ absl::Status LocalCluster::StartRouter(const std::string& program) {
   }
   arguments.insert(arguments.end(), options_.router_flags.begin(),
                    options_.router_flags.end());
+  servers_.push_back(children_.size());
   RETURN_IF_ERROR(Launch("router", std::move(arguments)));
   return AwaitEndpoints();
 }
@@ -279,7 +308,7 @@ absl::Status LocalCluster::Start() {
 void LocalCluster::AnnounceReady() const {
   for (const auto& child : children_) {
     const Endpoints& endpoints = *child->endpoints();
-    console_.out << absl::StrFormat("%-10s pid %-7d grpc %-21s http %s\n",
+    console_.out << absl::StrFormat("%-11s pid %-7d grpc %-21s http %s\n",
                                     child->name(), child->pid(), endpoints.grpc,
                                     endpoints.http);
   }
@@ -316,101 +345,30 @@ int LocalCluster::RunUntilTheEnd() {
 
 void LocalCluster::StopAll() {
   interrupted_ = false;
-  for (; !children_.empty(); children_.pop_back()) {
-    ChildProcess& child = *children_.back();
-    child.Signal(SIGTERM);
+  for (; !servers_.empty(); servers_.pop_back()) {
+    // The processes of a group drain together.
+    for (size_t i = servers_.back(); i < children_.size(); ++i) {
+      children_[i]->Signal(SIGTERM);
+    }
     const absl::Time deadline = clock_.Now() + options_.grace;
-    // A second Ctrl-C cuts the grace.
-    while (!child.TryWait() && child.running() && clock_.Now() < deadline &&
-           !interrupted_) {
-      AwaitEvent(deadline - clock_.Now());
+    for (; children_.size() > servers_.back(); children_.pop_back()) {
+      AwaitEnd(*children_.back(), deadline);
     }
-    if (child.running()) {
-      console_.err << child.name() << " did not end by itself: killed\n";
-    }
+  }
+}
+
+void LocalCluster::AwaitEnd(ChildProcess& child, absl::Time deadline) {
+  // A second Ctrl-C cuts the grace.
+  while (!child.TryWait() && child.running() && clock_.Now() < deadline &&
+         !interrupted_) {
+    AwaitEvent(deadline - clock_.Now());
+  }
+  if (child.running()) {
+    console_.err << child.name() << " did not end by itself: killed\n";
   }
 }
 
 }  // namespace
-
-void AddLocalUpFlags(Flags& flags, LocalUpOptions* options) {
-  flags.Group("Pools");
-  flags.Add(&options->model,
-            {.name = "model", .help = "The model's folder.", .required = true});
-  flags.Add(&options->prefill, {.name = "prefill",
-                                .help = "Number of prefill workers. Absent: 1.",
-                                .min = 1,
-                                .max = 64});
-  flags.Add(&options->decode, {.name = "decode",
-                               .help = "Number of decode workers. Absent: 1.",
-                               .min = 1,
-                               .max = 64});
-  flags.Add(&options->unified,
-            {.name = "unified", .help = "One worker that does both, instead."});
-  flags.Add(&options->prefill_ep,
-            {.name = "prefill_ep",
-             .help = "Ranks of each prefill worker's expert-parallel group.",
-             .min = 1,
-             .max = 1024});
-  flags.Add(&options->decode_ep,
-            {.name = "decode_ep",
-             .help = "Ranks of each decode worker's group.",
-             .min = 1,
-             .max = 1024});
-  flags.Add(&options->unified_ep,
-            {.name = "unified_ep",
-             .help = "Ranks of the unified worker's group.",
-             .min = 1,
-             .max = 1024});
-  flags.Add(&options->router_listen,
-            {.name = "router_listen",
-             .help = "Where the router listens; port 0 takes any free one."});
-  flags.Group("Programs");
-  flags.Add(&options->bin_dir,
-            {.name = "bin_dir",
-             .help = "Folder of batond and baton-router. Absent: beside this "
-                     "program."});
-  flags.Add(&options->worker_flags,
-            {.name = "worker_flags",
-             .help = "Flags for every batond: --threads=1,--verbosity=1."});
-  flags.Add(&options->router_flags,
-            {.name = "router_flags", .help = "Flags for baton-router."});
-  flags.Group("Life");
-  flags.Add(&options->ready_file,
-            {.name = "ready_file",
-             .help = "JSON with the processes and endpoints, written when all "
-                     "are ready, removed at the end."});
-  flags.Add(&options->log_dir,
-            {.name = "log_dir",
-             .help = "Keeps the logs there. Absent: they go with the "
-                     "processes."});
-  flags.Add(&options->start_timeout, {.name = "start_timeout",
-                                      .help = "Of each step of the start.",
-                                      .min = 0.1,
-                                      .max = 3600});
-  flags.Add(&options->grace, {.name = "grace",
-                              .help = "How long each process may take to end.",
-                              .min = 0,
-                              .max = 3600});
-}
-
-absl::Status ValidateLocalUp(const LocalUpOptions& options) {
-  if (options.unified && (options.prefill || options.decode)) {
-    return FieldError("unified",
-                      "is one worker that does both: it contradicts --prefill "
-                      "and --decode");
-  }
-  if (options.unified && (options.prefill_ep > 1 || options.decode_ep > 1)) {
-    return FieldError("unified", "has --unified_ep");
-  }
-  if (!options.unified && options.unified_ep > 1) {
-    return FieldError("unified_ep", "is of --unified");
-  }
-  if (!fs::is_directory(options.model)) {
-    return FieldError("model", "\"" + options.model + "\" is no folder");
-  }
-  return absl::OkStatus();
-}
 
 int RunLocalUp(const LocalUpOptions& options, const Console& console) {
   LocalCluster cluster(options, console);

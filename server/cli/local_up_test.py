@@ -19,7 +19,11 @@ note("start %s %s" % (role, " ".join(sys.argv[1:])))
 note("environment " + " ".join(k for k in os.environ if k.startswith("BATON_")))
 if os.environ.get("FAIL") == role:
     sys.exit(print("the model is broken", file=sys.stderr) or 3)
+together = next((int(a[11:]) for a in sys.argv if a.startswith("--together=")), 0)
 def end(*_):
+    note("told " + role)
+    while sum(line.startswith("told " + role) for line in open("events")) < together:
+        signal.sigtimedwait([signal.SIGUSR1], 0.01)  # waits without a signal ever coming
     note("end " + role)
     sys.exit(0)
 signal.signal(signal.SIGTERM, signal.SIG_IGN if "--stubborn" in sys.argv else end)
@@ -103,6 +107,35 @@ class LocalUpTest(unittest.TestCase):
         self.assertIn("--unified=" + self.processes["unified-0"]["grpc"], self.events("start")[-1])
         self.assertEqual(self.finish(signal.SIGINT)[0], 0)
 
+    def test_a_workers_ranks_are_shared_out_over_its_processes(self):
+        self.start_ready("--decode=2", "--decode_ep=6", "--decode_processes=3", "--prefill_ep=2")
+        self.assertEqual(list(self.processes), ["prefill-0"] + ["decode-%d.%d" % (worker, process)
+                         for worker in (0, 1) for process in (0, 1, 2)] + ["router"])
+        # The processes of a worker have its leader's endpoint in common.
+        ranks = {}
+        for flags in (s.split() for s in self.events("start") if s.startswith("decode ")):
+            told = dict(flag.split("=") for flag in flags[1:])
+            self.assertEqual((told["--ep_size"], told["--local_ranks"]), ("6", "2"))
+            ranks.setdefault(told["--leader"], []).append(told["--rank_offset"])
+        self.assertEqual([sorted(offsets) for offsets in ranks.values()], [["0", "2", "4"]] * 2)
+        for leader in ranks:
+            self.assertRegex(leader, r"^127\.0\.0\.1:[1-9]\d+$")
+        prefill = next(s for s in self.events("start") if s.startswith("prefill "))
+        self.assertIn("--ep_size=2", prefill)
+        self.assertNotIn("--leader", prefill)
+        decodes = ",".join(p["grpc"] for name, p in self.processes.items() if name.startswith("decode"))
+        self.assertTrue(self.events("start")[-1].endswith("--decode=" + decodes))
+        self.assertEqual(self.finish(signal.SIGTERM)[0], 0)
+        self.assertEqual(self.events("end"), ["router"] + ["decode"] * 6 + ["prefill"])
+
+    def test_the_processes_of_a_worker_are_told_to_end_at_once(self):
+        # Each ends only when all three were told: one after the other they would be killed.
+        self.start_ready("--unified", "--unified_ep=3", "--unified_processes=3",
+                         "--worker_flags=--together=3", "--grace=%ds" % DEADLINE)
+        code, _, err = self.finish(signal.SIGTERM)
+        self.assertEqual((code, err), (0, ""))
+        self.assertEqual(self.events("end"), ["router"] + ["unified"] * 3)
+
     def test_our_keys_do_not_reach_the_children(self):
         self.start_ready(BATON_GRACE="9s")
         self.assertEqual(set(self.events("environment")), {""})
@@ -148,6 +181,9 @@ class LocalUpTest(unittest.TestCase):
             code, err = run("up", "--model=model", "--unified", pool)
             self.assertEqual(code, 2)
             self.assertIn("contradicts", err)
+        code, err = run("up", "--model=model", "--decode_ep=6", "--decode_processes=4")
+        self.assertEqual(code, 2)
+        self.assertIn("decode_processes: 4 does not divide --decode_ep=6", err)
         code, err = run("up", "--model=model", "--bin_dir=nowhere")
         self.assertEqual(code, 1)
         self.assertIn("batond is not in nowhere", err)

@@ -9,7 +9,7 @@ namespace {
 
 // Why these options are refused; empty: they are not.
 std::string Refusal(LocalUpOptions options) {
-  options.model = "/tmp";
+  options.model = testing::TempDir();
   return std::string(ValidateLocalUp(options).message());
 }
 

@@ -58,6 +58,23 @@ bool TakePlaces(uint32_t count, uint32_t limit, std::atomic<uint32_t>* taken) {
   return false;
 }
 
+void TellFinished(const SequenceMetadata& sequence, const absl::Status& status,
+                  absl::Time now) {
+  GenerationOutcome outcome;
+  outcome.status = status;
+  outcome.reason = FinishReasonOf(sequence).value_or(FinishReason::kLength);
+  outcome.ended_in = sequence.ended_in;
+  outcome.prompt_tokens = sequence.request.original_prompt_tokens;
+  outcome.cached_tokens = sequence.cached_tokens;
+  outcome.output_tokens = sequence.output_tokens();
+  outcome.queue_time =
+      std::min(sequence.first_admitted, now) - sequence.submit_time;
+  outcome.prefill_time = sequence.prefill_time;
+  outcome.transfer_time = sequence.transfer_time;
+  outcome.transfer_bytes = sequence.transfer_bytes;
+  sequence.sink->OnFinished(outcome);
+}
+
 }  // namespace
 
 LLMEngine::LLMEngine(const EngineOptions& options,
@@ -212,7 +229,8 @@ SequenceMetadata* LLMEngine::AddSequence(
       sequences_.try_emplace({request.id, request.sample_index}, nullptr);
   if (!is_new) {
     --num_waiting_;
-    TellFinished(*added, absl::AlreadyExistsError("the request is live"));
+    TellFinished(*added, absl::AlreadyExistsError("the request is live"),
+                 environment_.clock->Now());
     return nullptr;
   }
   added->id = ++newest_sequence_;
@@ -308,7 +326,9 @@ void LLMEngine::Launch(WorkerStepState* step, absl::Time turn_start) {
   kv_.StepLaunched(newest_launched_);
   worker_.LaunchForward(step);
   worker_.LaunchSample(step);
-  step->schedule_time = environment_.clock->Now() - turn_start;
+  const absl::Time now = environment_.clock->Now();
+  history_.OnLaunch(step->plan, turn_start, now);
+  step->schedule_time = now - turn_start;
 }
 
 void LLMEngine::End(SequenceMetadata* sequence, absl::Status status) {
@@ -359,25 +379,7 @@ void LLMEngine::Finish(SequenceMetadata* sequence, const absl::Status& status) {
   auto node = sequences_.extract(
       {sequence->request.id, sequence->request.sample_index});
   deferred_sequences_.Add(newest_launched_, std::move(node.mapped()));
-  TellFinished(*sequence, status);
-}
-
-void LLMEngine::TellFinished(const SequenceMetadata& sequence,
-                             const absl::Status& status) const {
-  GenerationOutcome outcome;
-  outcome.status = status;
-  outcome.reason = FinishReasonOf(sequence).value_or(FinishReason::kLength);
-  outcome.ended_in = sequence.ended_in;
-  outcome.prompt_tokens = sequence.request.original_prompt_tokens;
-  outcome.cached_tokens = sequence.cached_tokens;
-  outcome.output_tokens = sequence.output_tokens();
-  outcome.queue_time =
-      std::min(sequence.first_admitted, environment_.clock->Now()) -
-      sequence.submit_time;
-  outcome.prefill_time = sequence.prefill_time;
-  outcome.transfer_time = sequence.transfer_time;
-  outcome.transfer_bytes = sequence.transfer_bytes;
-  sequence.sink->OnFinished(outcome);
+  TellFinished(*sequence, status, environment_.clock->Now());
 }
 
 SequenceMetadata& LLMEngine::Live(SequenceId id) const {
@@ -406,6 +408,10 @@ void LLMEngine::UpdateLoad() {
   load.deferred_blocks = kv_.num_in(KvRangeState::kQuarantined);
   absl::MutexLock lock(&load_mutex_);
   load_ = load;
+}
+
+std::string LLMEngine::History() const {
+  return history_.Lines(environment_.clock->Now());
 }
 
 void LLMEngine::CheckInvariants() const {

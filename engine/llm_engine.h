@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,7 @@
 #include "engine/model_runner.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "engine/step_history.h"
 #include "engine/step_results.h"
 #include "engine/token_sink.h"
 #include "engine/worker.h"
@@ -104,6 +106,8 @@ class LLMEngine {
   // not run, or its blocks are in a transfer.
   bool Preempt(const RequestId& id, uint32_t sample_index);
 
+  // The newest steps, a line each, the last one last.
+  std::string History() const;
   // Dies if the accounting of blocks and sequences does not add up.
   void CheckInvariants() const;
 
@@ -143,9 +147,6 @@ class LLMEngine {
   CommittedRows CommitRows(const ScheduledRows& rows, const DrawnRows& drawn);
   void CountCommitted(const ScheduledRows& rows, const SampleOutput* drawn);
   void ReportProgress(SequenceMetadata* sequence) const;
-  // False: the logits behind the last told were no distribution.
-  static bool TellPromptLogprobs(SequenceMetadata* sequence,
-                                 const DrawnRows& drawn);
   void LeavePrefill(SequenceMetadata* sequence);
   // Appends up to the one that ends it; returns how many.
   uint32_t AppendTokens(SequenceMetadata* sequence,
@@ -160,8 +161,6 @@ class LLMEngine {
   void End(SequenceMetadata* sequence, absl::Status status);
   // REQUIRES: it is in no queue, and no transfer touches its blocks.
   void Finish(SequenceMetadata* sequence, const absl::Status& status);
-  void TellFinished(const SequenceMetadata& sequence,
-                    const absl::Status& status) const;
   SequenceMetadata& Live(SequenceId id) const;
 
   const EngineOptions options_;
@@ -189,6 +188,7 @@ class LLMEngine {
   StepId newest_launched_;
   StepId newest_done_;
   absl::Time plan_start_;  // Of PlanStep.
+  StepHistory history_;
   uint32_t num_exporting_ = 0;
   // The end on the device of the newest committed step, while work followed it
   // without a gap of ours.

@@ -28,6 +28,23 @@ absl::Status NoDistributionError() {
   return absl::InternalError("the logits are no distribution");
 }
 
+// False: the logits behind the last told were no distribution.
+bool TellPromptLogprobs(SequenceMetadata* sequence, const DrawnRows& drawn) {
+  size_t count = 0;
+  while (count < drawn.scores.size() &&
+         !std::isnan(drawn.scores[count].logprob)) {
+    ++count;
+  }
+  if (count == 0) return drawn.scores.empty();
+  sequence->sink->OnPromptLogprobs(
+      {.first_index = sequence->next_prompt_logprob,
+       .tokens = drawn.scores.first(count),
+       .top = drawn.score_top,
+       .num_top = sequence->request.sampling.num_top_logprobs});
+  sequence->next_prompt_logprob += static_cast<uint32_t>(count);
+  return count == drawn.scores.size();
+}
+
 }  // namespace
 
 bool LLMEngine::CommitDoneSteps() {
@@ -53,6 +70,7 @@ void LLMEngine::CommitStep(WorkerStepState* step) {
   }
   newest_done_ = step->plan.step;
   kv_.StepDone(newest_done_);
+  history_.OnDone(newest_done_, step->output, start);
   ReportStep(*step, total, environment_.clock->Now() - start);
   worker_.Retire(step);
 }
@@ -150,23 +168,6 @@ void LLMEngine::LeavePrefill(SequenceMetadata* sequence) {
     kv_.Transition(&sequence->kv, KvRangeState::kOwned);
     sequence->SetPhase(SequencePhase::kDecoding);
   }
-}
-
-bool LLMEngine::TellPromptLogprobs(SequenceMetadata* sequence,
-                                   const DrawnRows& drawn) {
-  size_t count = 0;
-  while (count < drawn.scores.size() &&
-         !std::isnan(drawn.scores[count].logprob)) {
-    ++count;
-  }
-  if (count == 0) return drawn.scores.empty();
-  sequence->sink->OnPromptLogprobs(
-      {.first_index = sequence->next_prompt_logprob,
-       .tokens = drawn.scores.first(count),
-       .top = drawn.score_top,
-       .num_top = sequence->request.sampling.num_top_logprobs});
-  sequence->next_prompt_logprob += static_cast<uint32_t>(count);
-  return count == drawn.scores.size();
 }
 
 uint32_t LLMEngine::AppendTokens(SequenceMetadata* sequence,

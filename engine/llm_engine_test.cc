@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/engine_driver.h"
 #include "tests/fakes/fake_rank.h"
@@ -348,6 +349,21 @@ TEST_F(LLMEngineTest, LoadAndStatsTellWhatGoesOn) {
   EXPECT_GE(rank_->steps()[0].device_time, absl::Milliseconds(2));
   EXPECT_EQ(engine().load().pending_prefill_tokens, 0u);
   EXPECT_GE(sinks_[1].outcome->queue_time, absl::Milliseconds(16));
+}
+
+TEST_F(LLMEngineTest, TellsTheNewestStepsAndWhichAreInFlight) {
+  Start({.engine = {.pipeline_depth = 1}});
+  EXPECT_EQ(engine().History(), "");
+  Submit(MakeRequest(1, 70, 3));
+  ASSERT_TRUE(engine().Advance());
+  EXPECT_THAT(engine().History(),
+              testing::MatchesRegex("step 1 prefill rows 70 sequences 1 .* "
+                                    "in flight\n"));
+  RunUntilIdle();
+  EXPECT_THAT(engine().History(),
+              testing::MatchesRegex("step 1 prefill rows 70 .* done after .*\n"
+                                    "step 2 decode rows 1 .* done after .*\n"
+                                    "step 3 decode rows 1 .* done after .*\n"));
 }
 
 }  // namespace

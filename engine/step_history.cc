@@ -1,0 +1,60 @@
+#include "engine/step_history.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+
+namespace baton {
+
+void StepHistory::OnLaunch(const SchedulerOutput& plan, absl::Time planned,
+                           absl::Time launched) {
+  CHECK_LT(num_launched_ - num_done_, kSteps);
+  steps_[num_launched_++ % kSteps] = {
+      .id = plan.step,
+      .type = plan.type,
+      .num_rows = plan.num_rows,
+      .num_sequences = static_cast<uint32_t>(plan.rows.size()),
+      .planned = planned,
+      .launched = launched,
+      .in_flight = true};
+}
+
+void StepHistory::OnDone(StepId step, const StepOutput& output,
+                         absl::Time done) {
+  CHECK_LT(num_done_, num_launched_);
+  Step& oldest = steps_[num_done_++ % kSteps];
+  CHECK_EQ(oldest.id, step);
+  oldest.in_flight = false;
+  oldest.abandoned = output.abandoned;
+  oldest.num_rows = output.num_rows;
+  oldest.done = done;
+  oldest.device_start = output.device_start;
+  oldest.device_end = output.device_end;
+}
+
+std::string StepHistory::Lines(absl::Time now) const {
+  std::string lines;
+  const uint64_t count = std::min<uint64_t>(num_launched_, kSteps);
+  for (uint64_t i = num_launched_ - count; i < num_launched_; ++i) {
+    lines += Line(steps_[i % kSteps], now);
+  }
+  return lines;
+}
+
+std::string StepHistory::Line(const Step& step, absl::Time now) {
+  std::string line = absl::StrCat(
+      "step ", step.id.value(),
+      step.type == StepType::kPrefill ? " prefill" : " decode", " rows ",
+      step.num_rows, " sequences ", step.num_sequences, " planned in ",
+      absl::FormatDuration(step.launched - step.planned), " launched ",
+      absl::FormatDuration(now - step.launched), " ago ");
+  if (step.in_flight) return line + "in flight\n";
+  absl::StrAppend(&line, "done after ",
+                  absl::FormatDuration(step.done - step.launched), " device ",
+                  absl::FormatDuration(step.device_end - step.device_start),
+                  step.abandoned ? " abandoned\n" : "\n");
+  return line;
+}
+
+}  // namespace baton

@@ -21,6 +21,10 @@ enum VoteFlag : uint8_t {
   kAllFlags = 15,
 };
 
+VotedStep WithoutPrefill(uint32_t decode_rows) {
+  return decode_rows > 0 ? VotedStep::kDecode : VotedStep::kNone;
+}
+
 }  // namespace
 
 void Ballot::Merge(const Ballot& other) {
@@ -165,21 +169,21 @@ bool StepVote::OnMessage(const VoteMessage& message) {
 
 std::optional<StepDecision> StepVote::Decide() {
   const Round& round = RoundOf(next_);
-  if (phase_ != VotePhase::kCollecting ||
-      round.num_ballots < options_.num_processes) {
-    return std::nullopt;
-  }
+  if (phase_ != VotePhase::kCollecting || !is_complete()) return std::nullopt;
   Ballot all;
   for (const std::optional<Ballot>& ballot : round.ballots) all.Merge(*ballot);
-  const VotedStep type = TypeOf(all);
-  decision_ = {.step = next_,
-               .type = type,
-               .is_final = type != VotedStep::kPrefill || !options_.confirms,
-               .draining = all.draining,
-               .prefill_tokens = all.prefill_tokens,
-               .decode_rows = all.decode_rows,
-               .num_drafts = all.num_drafts,
-               .placement_version = all.placement_version};
+  const PrefillCause cause = CauseOf(all);
+  const bool prefills = cause != PrefillCause::kNone;
+  decision_ = {
+      .step = next_,
+      .type = prefills ? VotedStep::kPrefill : WithoutPrefill(all.decode_rows),
+      .cause = cause,
+      .is_final = !prefills || !options_.confirms,
+      .draining = all.draining,
+      .prefill_tokens = all.prefill_tokens,
+      .decode_rows = all.decode_rows,
+      .num_drafts = all.num_drafts,
+      .placement_version = all.placement_version};
   if (decision_.is_final) {
     Finish(decision_);
   } else {
@@ -190,17 +194,14 @@ std::optional<StepDecision> StepVote::Decide() {
 
 std::optional<StepDecision> StepVote::Settle() {
   const Round& round = RoundOf(next_);
-  if (phase_ != VotePhase::kConfirming ||
-      round.num_confirmations < options_.num_processes) {
-    return std::nullopt;
-  }
+  if (phase_ != VotePhase::kConfirming || !is_complete()) return std::nullopt;
   const bool any = std::any_of(
       round.confirmations.begin(), round.confirmations.end(),
       [](const std::optional<bool>& got) { return got.value_or(false); });
   decision_.is_final = true;
   if (!any) {
-    decision_.type =
-        decision_.decode_rows > 0 ? VotedStep::kDecode : VotedStep::kNone;
+    decision_.type = WithoutPrefill(decision_.decode_rows);
+    decision_.cause = PrefillCause::kNone;
   }
   Finish(decision_);
   return decision_;
@@ -208,17 +209,17 @@ std::optional<StepDecision> StepVote::Settle() {
 
 // Where ALL and ANY fall together, ANY counts. A group that has nothing to
 // decode has no reason to wait.
-VotedStep StepVote::TypeOf(const Ballot& all) const {
-  if (all.idle()) return VotedStep::kNone;
-  if (all.num_wanting_prefill == 0) return VotedStep::kDecode;
-  if (all.decode_rows == 0) return VotedStep::kPrefill;
+PrefillCause StepVote::CauseOf(const Ballot& all) const {
+  if (all.num_wanting_prefill == 0) return PrefillCause::kNone;
+  if (all.decode_rows == 0) return PrefillCause::kUnopposed;
   const bool any_point =
       all.prefill_is_overdue ||
       (decode_steps_ > 0 && decode_steps_ % options_.any_interval == 0);
+  if (any_point) return PrefillCause::kAny;
   const bool all_point = decode_steps_ % options_.all_interval == 0;
-  const bool prefills =
-      any_point || (all_point && all.num_wanting_prefill == all.num_ranks);
-  return prefills ? VotedStep::kPrefill : VotedStep::kDecode;
+  return all_point && all.num_wanting_prefill == all.num_ranks
+             ? PrefillCause::kAll
+             : PrefillCause::kNone;
 }
 
 void StepVote::Finish(const StepDecision& decision) {
@@ -232,6 +233,13 @@ void StepVote::Finish(const StepDecision& decision) {
 }
 
 bool StepVote::is_called() const { return RoundOf(next_).num_ballots > 0; }
+
+bool StepVote::is_complete() const {
+  const Round& round = RoundOf(next_);
+  return options_.num_processes == (phase_ == VotePhase::kConfirming
+                                        ? round.num_confirmations
+                                        : round.num_ballots);
+}
 
 std::vector<uint32_t> StepVote::Missing() const {
   std::vector<uint32_t> missing;

@@ -58,10 +58,14 @@ enum class VotedStep : uint8_t {
 };
 std::ostream& operator<<(std::ostream& out, VotedStep step);
 
+// Who wanted a prefill; kUnopposed: nobody has a row to decode.
+enum class PrefillCause : uint8_t { kNone, kAll, kAny, kUnopposed };
+
 // The same on every process.
 struct StepDecision {
   StepId step;
   VotedStep type = VotedStep::kNone;
+  PrefillCause cause = PrefillCause::kNone;
   // False: if nobody can schedule a prompt after all, decode.
   bool is_final = true;
   bool draining = false;  // Every rank.
@@ -146,6 +150,7 @@ class StepVote {
   VotePhase phase() const { return phase_; }
   // Somebody has posted for next().
   bool is_called() const;
+  bool is_complete() const;  // Nobody is Missing.
   // Who has not said what we wait for, in its order.
   std::vector<uint32_t> Missing() const;
   uint64_t num_dropped() const { return num_dropped_; }
@@ -169,12 +174,10 @@ class StepVote {
     void Clear();
   };
 
-  Round& RoundOf(StepId step) { return rounds_[step.value() % rounds_.size()]; }
-  const Round& RoundOf(StepId step) const {
-    return rounds_[step.value() % rounds_.size()];
-  }
+  Round& RoundOf(StepId step) { return rounds_[step.value() % 2]; }
+  const Round& RoundOf(StepId step) const { return rounds_[step.value() % 2]; }
   void MoveTo(VotePhase to);
-  VotedStep TypeOf(const Ballot& all) const;
+  PrefillCause CauseOf(const Ballot& all) const;
   // Of a step that is settled.
   void Finish(const StepDecision& decision);
 

@@ -112,6 +112,17 @@ TEST_F(StepVoteTest, WithNothingToDecodeAPrefillWaitsForNoPoint) {
             VotedStep::kPrefill);
 }
 
+TEST_F(StepVoteTest, ADecisionTellsWhoWantedItsPrefill) {
+  const Ballot wants = OneRank(true, 1);
+  const Ballot decodes = OneRank(false, 1);
+  EXPECT_EQ(Vote({wants, wants}).cause, PrefillCause::kAll);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(Vote({wants, decodes}).cause, PrefillCause::kNone);
+  }
+  EXPECT_EQ(Vote({wants, decodes}).cause, PrefillCause::kAny);
+  EXPECT_EQ(Vote({OneRank(true, 0)}).cause, PrefillCause::kUnopposed);
+}
+
 TEST_F(StepVoteTest, WithNothingToDoThereIsNoStep) {
   EXPECT_EQ(Vote({OneRank(false, 0), OneRank(false, 0)}).type,
             VotedStep::kNone);

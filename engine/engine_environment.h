@@ -34,6 +34,8 @@ struct GroupStep {
   // Of each layer with experts; the tables outlive the step.
   std::span<const ExpertSlots> expert_slots = {};
   uint32_t num_draft_passes = 0;  // As of StepInput.
+  // Nobody had anything to do: that the device was idle means nothing.
+  bool is_behind_pause = false;
 };
 
 }  // namespace baton

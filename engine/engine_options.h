@@ -68,6 +68,22 @@ struct StepStats {
   absl::Duration device_idle;
 };
 
+// Steps that are done, since the engine's start.
+struct StepCounts {
+  uint64_t prefill_steps = 0;
+  uint64_t decode_steps = 0;
+  uint64_t prefill_rows = 0;
+  uint64_t tokens = 0;  // Drawn and accepted.
+
+  StepCounts& operator+=(const StepCounts& other) {
+    prefill_steps += other.prefill_steps;
+    decode_steps += other.decode_steps;
+    prefill_rows += other.prefill_rows;
+    tokens += other.tokens;
+    return *this;
+  }
+};
+
 // A snapshot, consistent enough for balancing and gauges.
 struct EngineLoad {
   uint32_t running_requests = 0;  // Importing ones included.
@@ -81,6 +97,7 @@ struct EngineLoad {
   uint32_t deferred_blocks = 0;   // Freed, but a launched step may read them.
   uint32_t inflight_tokens = 0;   // Launched, not committed; at most.
   uint64_t pending_prefill_tokens = 0;
+  StepCounts steps = {};
 
   EngineLoad& operator+=(const EngineLoad& other) {
     running_requests += other.running_requests;
@@ -94,6 +111,7 @@ struct EngineLoad {
     deferred_blocks += other.deferred_blocks;
     inflight_tokens += other.inflight_tokens;
     pending_prefill_tokens += other.pending_prefill_tokens;
+    steps += other.steps;
     return *this;
   }
 };

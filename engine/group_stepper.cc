@@ -34,6 +34,7 @@ bool GroupStepper::Turn() {
 
 // One move of the vote; false if it waits.
 bool GroupStepper::Vote() {
+  MeasureWait();
   switch (vote_.phase()) {
     case VotePhase::kPosting:
       return Post();
@@ -52,6 +53,7 @@ bool GroupStepper::Post() {
   told_draining_ = ballot.draining;
   const VoteMessage message = vote_.Post(ballot);
   if (options_.send) options_.send(message);
+  asked_ = clock_->Now();
   return true;
 }
 
@@ -65,6 +67,7 @@ bool GroupStepper::Decide() {
   }
   const VoteMessage message = vote_.Confirm(PlanAll(*decision));
   if (options_.send) options_.send(message);
+  asked_ = clock_->Now();
   return true;
 }
 
@@ -72,6 +75,7 @@ bool GroupStepper::Settle() {
   const std::optional<StepDecision> decision = vote_.Settle();
   if (!decision.has_value()) return false;
   const bool is_planned = decision->type == VotedStep::kPrefill;
+  stats_.fell_back = !is_planned;
   counters_.prefill_fallbacks += is_planned ? 0 : 1;
   Run(*decision, is_planned);
   return true;
@@ -97,31 +101,59 @@ Ballot GroupStepper::MakeBallot() const {
 }
 
 bool GroupStepper::PlanAll(const StepDecision& decision) {
-  bool any = false;
+  stats_.empty_ranks = 0;
   for (LLMEngine* engine : engines_) {
     const bool has_rows = engine->PlanStep(BoundsOf(decision));
-    counters_.empty_rank_steps += has_rows ? 0 : 1;
-    any |= has_rows;
+    stats_.empty_ranks += has_rows ? 0 : 1;
   }
-  return any;
+  return stats_.empty_ranks < engines_.size();
 }
 
 void GroupStepper::Run(const StepDecision& decision, bool is_planned) {
+  const bool is_behind_pause = asleep_;
   asleep_ = decision.type == VotedStep::kNone;
   if (options_.on_step) options_.on_step(decision);
-  if (asleep_) return;
-  if (!is_planned) PlanAll(decision);
-  const GroupStep step = {
-      .expert_slots = options_.expert_slots,
-      .num_draft_passes =
-          options_.drafts ? std::max(decision.num_drafts, 1u) : 0};
-  for (LLMEngine* engine : engines_) engine->LaunchStep(step);
-  if (decision.type == VotedStep::kPrefill) {
-    newest_prefill_ = clock_->Now();
-    ++counters_.prefill_steps;
-  } else {
-    ++counters_.decode_steps;
+  if (!asleep_) {
+    if (!is_planned) PlanAll(decision);
+    const GroupStep step = {
+        .expert_slots = options_.expert_slots,
+        .num_draft_passes =
+            options_.drafts ? std::max(decision.num_drafts, 1u) : 0,
+        .is_behind_pause = is_behind_pause};
+    for (LLMEngine* engine : engines_) engine->LaunchStep(step);
   }
+  if (decision.type == VotedStep::kPrefill) newest_prefill_ = clock_->Now();
+  Report(decision);
+}
+
+// A step that is none is told only for the prefill that it was to be.
+void GroupStepper::Report(const StepDecision& decision) {
+  const bool is_none = decision.type == VotedStep::kNone;
+  if (is_none && !stats_.fell_back) {
+    stats_ = {.dropped_messages = stats_.dropped_messages};
+    return;
+  }
+  stats_.type = decision.type;
+  stats_.cause = decision.cause;
+  if (is_none) stats_.empty_ranks = 0;
+  counters_.prefill_steps += decision.type == VotedStep::kPrefill ? 1 : 0;
+  counters_.decode_steps += decision.type == VotedStep::kDecode ? 1 : 0;
+  counters_.empty_rank_steps += stats_.empty_ranks;
+  if (options_.observer) options_.observer(stats_);
+  stats_ = {};
+}
+
+// From the asking on, once all have answered.
+void GroupStepper::MeasureWait() {
+  if (!asked_.has_value() || !vote_.is_complete()) return;
+  absl::Time idle_since = *asked_;
+  for (const LLMEngine* engine : engines_) {
+    idle_since = std::max(idle_since, engine->IdleSince());
+  }
+  const absl::Time now = clock_->Now();
+  stats_.vote_wait += now - *asked_;
+  stats_.exposed_wait += std::max(absl::ZeroDuration(), now - idle_since);
+  asked_.reset();
 }
 
 bool GroupStepper::HasRoomForStep() const {

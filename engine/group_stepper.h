@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,6 +15,19 @@
 #include "engine/llm_engine.h"
 
 namespace baton {
+
+// One step as the group took it, this process's ranks together.
+struct GroupStepStats {
+  VotedStep type = VotedStep::kNone;  // kNone: one that fell back to nothing.
+  PrefillCause cause = PrefillCause::kNone;
+  bool fell_back = false;         // A prefill was voted for, and nobody could.
+  uint32_t empty_ranks = 0;       // Without a row.
+  uint32_t dropped_messages = 0;  // Late or foreign, since the step before.
+  // From our ballot to the last one's arrival, and so for the confirmations.
+  absl::Duration vote_wait = {};
+  // The part of it in which no local device had anything to do.
+  absl::Duration exposed_wait = {};
+};
 
 struct GroupStepperOptions {
   StepVoteOptions vote;
@@ -29,9 +43,11 @@ struct GroupStepperOptions {
   // Told of each step once it is final, before any rank plans or launches it; a
   // prefill is planned before. May be empty.
   std::function<void(const StepDecision&)> on_step = {};
+  // Told of each step behind its launch; may be empty.
+  std::function<void(const GroupStepStats&)> observer = {};
 };
 
-// Steps as the group took them, this process's ranks together.
+// Their sum.
 struct GroupCounters {
   uint64_t prefill_steps = 0;
   uint64_t decode_steps = 0;
@@ -51,7 +67,9 @@ class GroupStepper {
   // step on each. False if nothing happened: wait for a message or for work.
   bool Turn();
   // Of another process; what is late or foreign is dropped.
-  void OnMessage(const VoteMessage& message) { vote_.OnMessage(message); }
+  void OnMessage(const VoteMessage& message) {
+    stats_.dropped_messages += vote_.OnMessage(message) ? 0 : 1;
+  }
 
   const StepVote& vote() const { return vote_; }
   const GroupCounters& counters() const { return counters_; }
@@ -68,6 +86,8 @@ class GroupStepper {
   bool PlanAll(const StepDecision& decision);
   void Run(const StepDecision& decision, bool is_planned);
   bool HasRoomForStep() const;
+  void MeasureWait();
+  void Report(const StepDecision& decision);
 
   const GroupStepperOptions options_;
   const std::vector<LLMEngine*> engines_;
@@ -77,6 +97,9 @@ class GroupStepper {
   bool told_draining_ = false;
   absl::Time newest_prefill_ = absl::InfinitePast();
   GroupCounters counters_;
+  GroupStepStats stats_;  // Of the step that is voted on.
+  // Since when we wait for the others' answers; nullopt: they are here.
+  std::optional<absl::Time> asked_;
 };
 
 }  // namespace baton

@@ -304,6 +304,15 @@ bool LLMEngine::LaunchNextStep(absl::Time turn_start) {
   return true;
 }
 
+absl::Time LLMEngine::IdleSince() const {
+  const int in_flight = worker_.num_in_flight();
+  if (in_flight == 0) return device_busy_until_.value_or(absl::InfinitePast());
+  const WorkerStepState& newest = worker_.in_flight(in_flight - 1);
+  return environment_.executor->HasFired(newest.sample_event)
+             ? newest.output.device_end
+             : absl::InfiniteFuture();
+}
+
 bool LLMEngine::PlanStep(const StepBounds& bounds) {
   plan_start_ = environment_.clock->Now();
   WorkerStepState* step = worker_.NextStep();
@@ -315,6 +324,7 @@ bool LLMEngine::PlanStep(const StepBounds& bounds) {
 
 void LLMEngine::LaunchStep(const GroupStep& group) {
   WorkerStepState* step = worker_.NextStep();
+  if (group.is_behind_pause) device_busy_until_.reset();
   step->input.expert_slots = group.expert_slots;
   step->input.num_draft_passes = group.num_draft_passes;
   scheduler_.MarkInFlight(&step->plan);
@@ -406,6 +416,7 @@ void LLMEngine::UpdateLoad() {
   load.exported_blocks = kv_.num_in(KvRangeState::kExported);
   load.importing_blocks = kv_.num_in(KvRangeState::kImporting);
   load.deferred_blocks = kv_.num_in(KvRangeState::kQuarantined);
+  load.steps = history_.counts();
   absl::MutexLock lock(&load_mutex_);
   load_ = load;
 }

@@ -16,7 +16,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "comm/kv_transfer.h"
@@ -26,7 +25,6 @@
 #include "engine/generation_request.h"
 #include "engine/inbox.h"
 #include "engine/kv_cache_manager.h"
-#include "engine/kv_tail.h"
 #include "engine/model_runner.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -82,6 +80,8 @@ class LLMEngine {
   // Drains the inbox, commits what is done, admits. True if anything happened.
   bool Collect();
   StepWish Wish() const { return scheduler_.Wish(); }
+  // When the device ended all it was given; InfiniteFuture: it has not.
+  absl::Time IdleSince() const;
   bool HasRoomForStep() { return worker_.NextStep() != nullptr; }
   // Plans the next step; false if this rank has nothing to do in it. Launch
   // follows, rows or none, or another PlanStep in its place.
@@ -137,8 +137,6 @@ class LLMEngine {
   void OnCommand(KvTransferEvent& event);
   void OnExportEnded(const KvExportEnded& event);
   void OnImportEnded(const KvImportEnded& event);
-  absl::StatusOr<KvTailEntry> TakeTail(const KvImportEnded& event,
-                                       SequenceMetadata* sequence) const;
 
   void StartExport(SequenceMetadata* sequence);
   void StartImport(SequenceMetadata* sequence);
@@ -152,8 +150,6 @@ class LLMEngine {
   uint32_t AppendTokens(SequenceMetadata* sequence,
                         std::span<const SampledToken> drawn,
                         std::span<const SampledToken> top);
-  void PublishTail(const SequenceMetadata& sequence,
-                   const DrawnRows& drawn) const;
   void ReportStep(const WorkerStepState& step, const CommittedRows& committed,
                   absl::Duration commit_time);
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "comm/kv_transfer_port.h"
 #include "engine/cache_spec.h"
 #include "engine/kv_tail.h"
 #include "engine/llm_engine.h"
@@ -45,6 +46,19 @@ bool TellPromptLogprobs(SequenceMetadata* sequence, const DrawnRows& drawn) {
   return count == drawn.scores.size();
 }
 
+void PublishTail(const KvTransferPort& transfer,
+                 const SequenceMetadata& sequence, const DrawnRows& drawn) {
+  const ScoredTokens first = {
+      .top = drawn.top, .num_top = sequence.request.sampling.num_top_logprobs};
+  const auto top = first.TopOf(0);
+  const KvTail tail = {
+      .entries = {{.sample_index = sequence.request.sample_index,
+                   .drawn = drawn.sample->tokens[0],
+                   .top = {top.begin(), top.end()}}},
+      .hidden = {drawn.hidden.begin(), drawn.hidden.end()}};
+  transfer.PublishTail(ExportId(sequence.id.value()), EncodeKvTail(tail));
+}
+
 }  // namespace
 
 bool LLMEngine::CommitDoneSteps() {
@@ -70,7 +84,7 @@ void LLMEngine::CommitStep(WorkerStepState* step) {
   }
   newest_done_ = step->plan.step;
   kv_.StepDone(newest_done_);
-  history_.OnDone(newest_done_, step->output, start);
+  history_.OnDone(newest_done_, step->output, total.tokens, start);
   ReportStep(*step, total, environment_.clock->Now() - start);
   worker_.Retire(step);
 }
@@ -114,7 +128,8 @@ CommittedRows LLMEngine::CommitRows(const ScheduledRows& rows,
     appended = AppendTokens(sequence,
                             std::span(sample->tokens).first(sample->num_tokens),
                             drawn.top);
-    if (sequence->exports()) PublishTail(*sequence, drawn);
+    if (sequence->exports())
+      PublishTail(environment_.transfer, *sequence, drawn);
   }
   if (!sample->sampleable && sequence->generation == rows.generation) {
     End(sequence, NoDistributionError());
@@ -187,20 +202,6 @@ uint32_t LLMEngine::AppendTokens(SequenceMetadata* sequence,
        .num_top = sequence->request.sampling.num_top_logprobs});
   if (ends && !sequence->exports()) End(sequence, absl::OkStatus());
   return static_cast<uint32_t>(count);
-}
-
-void LLMEngine::PublishTail(const SequenceMetadata& sequence,
-                            const DrawnRows& drawn) const {
-  const ScoredTokens first = {
-      .top = drawn.top, .num_top = sequence.request.sampling.num_top_logprobs};
-  const auto top = first.TopOf(0);
-  const KvTail tail = {
-      .entries = {{.sample_index = sequence.request.sample_index,
-                   .drawn = drawn.sample->tokens[0],
-                   .top = {top.begin(), top.end()}}},
-      .hidden = {drawn.hidden.begin(), drawn.hidden.end()}};
-  environment_.transfer.PublishTail(ExportId(sequence.id.value()),
-                                    EncodeKvTail(tail));
 }
 
 void LLMEngine::ReportStep(const WorkerStepState& step,

@@ -1,6 +1,7 @@
 // The engine's side of KV transfers.
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/field_error.h"
 #include "base/status_macros.h"
@@ -9,6 +10,23 @@
 #include "engine/llm_engine.h"
 
 namespace baton {
+namespace {
+
+absl::StatusOr<KvTailEntry> TakeTail(const KvImportEnded& event,
+                                     const ModelRunnerInfo& model,
+                                     SequenceMetadata* sequence) {
+  RETURN_IF_ERROR(event.status);
+  ASSIGN_OR_RETURN(KvTail tail, DecodeKvTail(event.tail, model.vocab_size,
+                                             model.drafter_hidden_size()));
+  for (KvTailEntry& entry : tail.entries) {
+    if (entry.sample_index != sequence->request.sample_index) continue;
+    sequence->imported_hidden = std::move(tail.hidden);
+    return std::move(entry);
+  }
+  return absl::DataLossError("KV tail: no token for this sample");
+}
+
+}  // namespace
 
 absl::Status LLMEngine::CheckTransfer(const GenerationRequest& request) const {
   const bool has_handle = request.kv_handle.has_value();
@@ -81,7 +99,7 @@ void LLMEngine::OnImportEnded(const KvImportEnded& event) {
     Finish(&sequence, sequence.end_status);
     return;
   }
-  absl::StatusOr<KvTailEntry> first = TakeTail(event, &sequence);
+  absl::StatusOr<KvTailEntry> first = TakeTail(event, model_, &sequence);
   if (!first.ok()) {
     scheduler_.Remove(&sequence);
     kv_.Release(&sequence.kv);
@@ -94,19 +112,6 @@ void LLMEngine::OnImportEnded(const KvImportEnded& event) {
   sequence.SetPhase(SequencePhase::kDecoding);
   first->top.resize(kMaxTopLogprobs, {.token_id = kNoToken});
   AppendTokens(&sequence, {&first->drawn, 1}, first->top);
-}
-
-absl::StatusOr<KvTailEntry> LLMEngine::TakeTail(
-    const KvImportEnded& event, SequenceMetadata* sequence) const {
-  RETURN_IF_ERROR(event.status);
-  ASSIGN_OR_RETURN(KvTail tail, DecodeKvTail(event.tail, model_.vocab_size,
-                                             model_.drafter_hidden_size()));
-  for (KvTailEntry& entry : tail.entries) {
-    if (entry.sample_index != sequence->request.sample_index) continue;
-    sequence->imported_hidden = std::move(tail.hidden);
-    return std::move(entry);
-  }
-  return absl::DataLossError("KV tail: no token for this sample");
 }
 
 }  // namespace baton

@@ -20,7 +20,7 @@ void StepHistory::OnLaunch(const SchedulerOutput& plan, absl::Time planned,
       .in_flight = true};
 }
 
-void StepHistory::OnDone(StepId step, const StepOutput& output,
+void StepHistory::OnDone(StepId step, const StepOutput& output, uint32_t tokens,
                          absl::Time done) {
   CHECK_LT(num_done_, num_launched_);
   Step& oldest = steps_[num_done_++ % kSteps];
@@ -31,6 +31,12 @@ void StepHistory::OnDone(StepId step, const StepOutput& output,
   oldest.done = done;
   oldest.device_start = output.device_start;
   oldest.device_end = output.device_end;
+  if (output.abandoned) return;
+  const bool prefills = oldest.type == StepType::kPrefill;
+  counts_ += {.prefill_steps = prefills ? 1u : 0u,
+              .decode_steps = prefills ? 0u : 1u,
+              .prefill_rows = prefills ? output.num_rows : 0,
+              .tokens = tokens};
 }
 
 std::string StepHistory::Lines(absl::Time now) const {

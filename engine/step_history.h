@@ -1,4 +1,5 @@
-// The newest steps of one rank, for whoever asks why it does not go on.
+// The newest steps of one rank, for whoever asks why it does not go on, and how
+// many there were.
 #ifndef BATON_ENGINE_STEP_HISTORY_H_
 #define BATON_ENGINE_STEP_HISTORY_H_
 
@@ -8,6 +9,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "engine/engine_options.h"
 #include "engine/ids.h"
 #include "engine/scheduler_output.h"
 #include "engine/step_io.h"
@@ -22,11 +24,15 @@ class StepHistory {
   // `planned`: when planning began. REQUIRES: fewer than kSteps are in flight.
   void OnLaunch(const SchedulerOutput& plan, absl::Time planned,
                 absl::Time launched);
-  // REQUIRES: the step was launched, and all before it are done.
-  void OnDone(StepId step, const StepOutput& output, absl::Time done);
+  // `tokens`: drawn and accepted. REQUIRES: the step was launched, and all
+  // before it are done.
+  void OnDone(StepId step, const StepOutput& output, uint32_t tokens,
+              absl::Time done);
 
   // A line each, the last one last.
   std::string Lines(absl::Time now) const;
+  // Of steps that were not abandoned.
+  const StepCounts& counts() const { return counts_; }
 
  private:
   struct Step {
@@ -48,6 +54,7 @@ class StepHistory {
   std::array<Step, kSteps> steps_;  // A ring.
   uint64_t num_launched_ = 0;
   uint64_t num_done_ = 0;
+  StepCounts counts_;
 };
 
 }  // namespace baton

@@ -1,5 +1,8 @@
 #include "engine/step_history.h"
 
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -48,7 +51,7 @@ TEST(StepHistoryTest, TellsWhatIsDoneFromWhatIsInFlight) {
   history.OnDone(
       StepId(1),
       Output(kStart + absl::Milliseconds(2), kStart + absl::Milliseconds(10)),
-      kStart + absl::Milliseconds(12));
+      1, kStart + absl::Milliseconds(12));
   EXPECT_THAT(
       LinesOf(history, kStart + absl::Seconds(5)),
       ElementsAre("step 1 prefill rows 5 sequences 2 planned in 1ms launched "
@@ -62,8 +65,22 @@ TEST(StepHistoryTest, NamesAStepThatTheGroupsEndAbandoned) {
   Launch(1, kStart, &history);
   StepOutput output = Output(kStart, kStart);
   output.abandoned = true;
-  history.OnDone(StepId(1), output, kStart);
+  history.OnDone(StepId(1), output, 3, kStart);
   EXPECT_THAT(history.Lines(kStart), EndsWith(" abandoned\n"));
+  EXPECT_EQ(history.counts().prefill_steps + history.counts().tokens, 0u);
+}
+
+TEST(StepHistoryTest, CountsWhatIsDone) {
+  StepHistory history;
+  for (uint64_t step = 1; step <= 3; ++step) {
+    Launch(step, kStart, &history);
+    history.OnDone(StepId(step), Output(kStart, kStart), 2, kStart);
+  }
+  Launch(4, kStart, &history);
+  EXPECT_EQ(history.counts().prefill_steps, 1u);
+  EXPECT_EQ(history.counts().decode_steps, 2u);
+  EXPECT_EQ(history.counts().prefill_rows, 5u);
+  EXPECT_EQ(history.counts().tokens, 6u);
 }
 
 TEST(StepHistoryTest, KeepsTheNewest64) {
@@ -71,7 +88,7 @@ TEST(StepHistoryTest, KeepsTheNewest64) {
   for (uint64_t step = 1; step <= StepHistory::kSteps + 3; ++step) {
     Launch(step, kStart, &history);
     if (step == StepHistory::kSteps + 3) break;
-    history.OnDone(StepId(step), Output(kStart, kStart), kStart);
+    history.OnDone(StepId(step), Output(kStart, kStart), 2, kStart);
   }
   const auto lines = LinesOf(history, kStart);
   ASSERT_THAT(lines, SizeIs(64));

@@ -40,7 +40,6 @@ TESTED_THROUGH = {
     "comm/ucx_shared_memory.cc": "comm/ucx_transport_test.cc",
     "engine/drafter.cc": "engine/cpu_step_executor_test.cc",
     "engine/model/deepseek_v3_attention.cc": "engine/model/deepseek_v3_test.cc",
-    "engine/group_stepper.cc": "tests/simulation/group/group_simulation_test.cc",
     "engine/llm_engine_commit.cc": "engine/llm_engine_test.cc",
     "engine/llm_engine_transfer.cc": "engine/llm_engine_test.cc",
     "kernels/cpu/": "kernels/linear_test.cc",

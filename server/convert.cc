@@ -224,6 +224,12 @@ v1::RankLoad ToProto(const EngineLoad& load) {
   out.set_free_kv_blocks(load.free_blocks);
   out.set_total_kv_blocks(load.total_blocks);
   out.set_pending_prefill_tokens(load.pending_prefill_tokens);
+  out.set_exported_kv_blocks(load.exported_blocks);
+  out.set_importing_kv_blocks(load.importing_blocks);
+  out.set_prefill_steps(load.steps.prefill_steps);
+  out.set_decode_steps(load.steps.decode_steps);
+  out.set_computed_prompt_tokens(load.steps.prefill_rows);
+  out.set_drawn_tokens(load.steps.tokens);
   return out;
 }
 

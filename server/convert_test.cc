@@ -343,12 +343,24 @@ TEST(ConvertTest, TheLoadIsTheEnginesLoad) {
                                      .waiting_requests = 2,
                                      .total_blocks = 9,
                                      .free_blocks = 4,
-                                     .pending_prefill_tokens = 5});
+                                     .exported_blocks = 3,
+                                     .importing_blocks = 2,
+                                     .pending_prefill_tokens = 5,
+                                     .steps = {.prefill_steps = 6,
+                                               .decode_steps = 7,
+                                               .prefill_rows = 80,
+                                               .tokens = 90}});
   EXPECT_EQ(load.running_requests(), 1u);
   EXPECT_EQ(load.waiting_requests(), 2u);
   EXPECT_EQ(load.total_kv_blocks(), 9u);
   EXPECT_EQ(load.free_kv_blocks(), 4u);
   EXPECT_EQ(load.pending_prefill_tokens(), 5u);
+  EXPECT_EQ(load.exported_kv_blocks(), 3u);
+  EXPECT_EQ(load.importing_kv_blocks(), 2u);
+  EXPECT_EQ(load.prefill_steps(), 6u);
+  EXPECT_EQ(load.decode_steps(), 7u);
+  EXPECT_EQ(load.computed_prompt_tokens(), 80u);
+  EXPECT_EQ(load.drawn_tokens(), 90u);
 }
 
 }  // namespace

@@ -60,7 +60,8 @@ GroupMetrics::GroupMetrics(prometheus::Registry* registry,
     : GroupMetrics(Maker{registry, role}, ranks) {}
 
 GroupMetrics::GroupMetrics(const Maker& make, const Ranks& ranks)
-    : decode_steps_(make.Steps("decode", "")),
+    : ranks_(ranks),
+      decode_steps_(make.Steps("decode", "")),
       all_prefills_(make.Steps("prefill", "all")),
       any_prefills_(make.Steps("prefill", "any")),
       unopposed_prefills_(make.Steps("prefill", "unopposed")),
@@ -89,7 +90,11 @@ GroupMetrics::GroupMetrics(const Maker& make, const Ranks& ranks)
       watchdog_firings_(
           make.Count("baton_group_watchdog_firings_total",
                      "Epochs that this process ended, since others kept it "
-                     "waiting for too long.")) {
+                     "waiting for too long.")),
+      expert_balance_(
+          make.Level("baton_group_expert_balance_ratio",
+                     "Rows of the experts on the rank with most over the mean "
+                     "of all ranks, lately; 0: not known.")) {
   make.Level("baton_group_ranks", "Ranks of the group.").Set(ranks.group);
   make.Level("baton_group_local_ranks", "Those of them in this process.")
       .Set(ranks.local);
@@ -113,6 +118,33 @@ void GroupMetrics::OnStep(const GroupStepStats& stats) {
   dropped_messages_.Increment(stats.dropped_messages);
   vote_wait_.Observe(absl::ToDoubleSeconds(stats.vote_wait));
   exposed_wait_.Observe(absl::ToDoubleSeconds(stats.exposed_wait));
+}
+
+v1::GroupLoad GroupMetrics::load() const {
+  const auto count = [](const auto& series) {
+    return static_cast<uint64_t>(series.Value());
+  };
+  const auto wait = vote_wait_.Collect().histogram;
+  v1::GroupLoad load;
+  load.set_epoch(count(epoch_));
+  load.set_is_formed(is_formed_.Value() > 0);
+  load.set_ep_size(ranks_.group);
+  load.set_rank_offset(ranks_.first);
+  load.set_decode_steps(count(decode_steps_));
+  load.set_all_prefills(count(all_prefills_));
+  load.set_any_prefills(count(any_prefills_));
+  load.set_unopposed_prefills(count(unopposed_prefills_));
+  load.set_prefill_fallbacks(count(prefill_fallbacks_));
+  load.set_empty_rank_steps(count(empty_rank_steps_));
+  load.set_dropped_messages(count(dropped_messages_));
+  load.set_votes(wait.sample_count);
+  load.set_vote_wait_seconds(wait.sample_sum);
+  load.set_exposed_vote_wait_seconds(
+      exposed_wait_.Collect().histogram.sample_sum);
+  load.set_epochs_ended(count(epochs_ended_));
+  load.set_watchdog_firings(count(watchdog_firings_));
+  load.set_expert_balance(expert_balance_.Value());
+  return load;
 }
 
 prometheus::Counter& GroupMetrics::PrefillsOf(PrefillCause cause) {

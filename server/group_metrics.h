@@ -1,5 +1,5 @@
-// A process's part in its expert-parallel group on /metrics. Every series
-// carries the role.
+// A process's part in its expert-parallel group, on /metrics and for GetLoad.
+// Every series carries the role.
 #ifndef BATON_SERVER_GROUP_METRICS_H_
 #define BATON_SERVER_GROUP_METRICS_H_
 
@@ -14,6 +14,7 @@
 #include "comm/step_ids.h"
 #include "comm/step_vote.h"
 #include "engine/group_stepper.h"
+#include "proto/baton/v1/worker.pb.h"
 
 namespace baton {
 
@@ -22,6 +23,7 @@ class GroupMetrics {
  public:
   struct Ranks {
     uint32_t group = 1;
+    uint32_t first = 0;  // Of those here, in the group.
     uint32_t local = 1;
   };
   GroupMetrics(prometheus::Registry* registry, const std::string& role,
@@ -36,6 +38,11 @@ class GroupMetrics {
   void OnStep(const GroupStepStats& stats);
   // That no stepper was given.
   void OnDroppedMessage() { dropped_messages_.Increment(); }
+  // As GroupLoad.expert_balance.
+  void SetExpertBalance(double ratio) { expert_balance_.Set(ratio); }
+
+  // What GetLoad tells.
+  v1::GroupLoad load() const;
 
  private:
   using Counter = prometheus::Counter;
@@ -45,6 +52,7 @@ class GroupMetrics {
   GroupMetrics(const Maker& make, const Ranks& ranks);
   Counter& PrefillsOf(PrefillCause cause);
 
+  const Ranks ranks_;
   Counter& decode_steps_;
   Counter& all_prefills_;
   Counter& any_prefills_;
@@ -58,6 +66,7 @@ class GroupMetrics {
   Gauge& is_formed_;
   Counter& epochs_ended_;
   Counter& watchdog_firings_;
+  Gauge& expert_balance_;
 };
 
 }  // namespace baton

@@ -23,7 +23,8 @@ class GroupMetricsTest : public ::testing::Test {
   }
 
   prometheus::Registry registry_;
-  GroupMetrics metrics_{&registry_, "decode", {.group = 64, .local = 8}};
+  GroupMetrics metrics_{
+      &registry_, "decode", {.group = 64, .first = 16, .local = 8}};
 };
 
 TEST_F(GroupMetricsTest, StepsAreCountedWithWhatTheirVotesCost) {
@@ -70,6 +71,38 @@ TEST_F(GroupMetricsTest, TheGroupIsFormedBetweenAnEpochsStartAndItsEnd) {
           "epochs_ended_total{role=\"decode\"} 1",
           "watchdog_firings_total{role=\"decode\"} 1",
           "dropped_messages_total{role=\"decode\"} 1"});
+}
+
+TEST_F(GroupMetricsTest, GetLoadTellsTheSame) {
+  metrics_.OnEpochStarted(EpochId(7));
+  metrics_.OnEpochEnded();
+  metrics_.OnEpochStarted(EpochId(8));
+  metrics_.OnWatchdog();
+  metrics_.OnStep({.type = VotedStep::kPrefill, .cause = PrefillCause::kAll});
+  metrics_.OnStep({.type = VotedStep::kDecode,
+                   .fell_back = true,
+                   .empty_ranks = 3,
+                   .dropped_messages = 4,
+                   .vote_wait = absl::Milliseconds(250),
+                   .exposed_wait = absl::Milliseconds(125)});
+  metrics_.SetExpertBalance(1.25);
+  const v1::GroupLoad load = metrics_.load();
+  EXPECT_EQ(load.epoch(), 8u);
+  EXPECT_TRUE(load.is_formed());
+  EXPECT_EQ(load.ep_size(), 64u);
+  EXPECT_EQ(load.rank_offset(), 16u);
+  EXPECT_EQ(load.decode_steps(), 1u);
+  EXPECT_EQ(load.all_prefills(), 1u);
+  EXPECT_EQ(load.any_prefills() + load.unopposed_prefills(), 0u);
+  EXPECT_EQ(load.prefill_fallbacks(), 1u);
+  EXPECT_EQ(load.empty_rank_steps(), 3u);
+  EXPECT_EQ(load.dropped_messages(), 4u);
+  EXPECT_EQ(load.votes(), 2u);
+  EXPECT_EQ(load.vote_wait_seconds(), 0.25);
+  EXPECT_EQ(load.exposed_vote_wait_seconds(), 0.125);
+  EXPECT_EQ(load.epochs_ended(), 1u);
+  EXPECT_EQ(load.watchdog_firings(), 1u);
+  EXPECT_EQ(load.expert_balance(), 1.25);
 }
 
 }  // namespace

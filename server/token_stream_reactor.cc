@@ -110,7 +110,7 @@ v1::GetLoadResponse LoadOf(const std::vector<LLMEngine*>& engines) {
     sum.set_total_kv_blocks(sum.total_kv_blocks() + rank.total_kv_blocks());
     sum.set_pending_prefill_tokens(sum.pending_prefill_tokens() +
                                    rank.pending_prefill_tokens());
-    if (engines.size() > 1) *sum.add_ranks() = rank;
+    *sum.add_ranks() = rank;
   }
   return sum;
 }

@@ -17,6 +17,7 @@
 #include "server/edge/metrics.h"
 #include "server/edge/request_gate.h"
 #include "server/edge/stream_reactor.h"
+#include "server/group_metrics.h"
 #include "server/worker_metrics.h"
 
 namespace baton {
@@ -37,9 +38,10 @@ struct TokenStreamEnvironment {
   const Clock* clock = nullptr;
   RequestGate* gate = nullptr;
   WorkerMetrics* metrics = nullptr;
+  const GroupMetrics* group = nullptr;  // Null: part of none.
 };
 
-// Of all ranks together, and of each if there are several. Thread-safe.
+// Of all ranks together, and of each. Thread-safe.
 v1::GetLoadResponse LoadOf(const std::vector<LLMEngine*>& engines);
 
 // How one sample of a call ended, in rising order of what it means for the

@@ -19,6 +19,7 @@
 #include "proto/baton/v1/worker.grpc.pb.h"
 #include "server/edge/request_gate.h"
 #include "server/engine_loop.h"
+#include "server/group_metrics.h"
 #include "server/worker_metrics.h"
 #include "server/worker_service.h"
 #include "server/worker_stream_for_test.h"
@@ -37,6 +38,7 @@ class TestWorker {
     uint32_t num_blocks = 64;
     FakeModelRunner::Options model = kModel;
     std::unique_ptr<Transport> transport = nullptr;
+    const GroupMetrics* group = nullptr;
   };
 
   explicit TestWorker(Options options)
@@ -50,7 +52,8 @@ class TestWorker {
         service_(Info(options.role), {.engines = {&rank_.engine()},
                                       .clock = &clock_,
                                       .gate = &gate_,
-                                      .metrics = &metrics_}) {
+                                      .metrics = &metrics_,
+                                      .group = options.group}) {
     int port = 0;
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
@@ -74,6 +77,12 @@ class TestWorker {
   }
 
   v1::WorkerService::Stub& stub() { return *stub_; }
+  v1::GetLoadResponse GetLoad() {
+    grpc::ClientContext context;
+    v1::GetLoadResponse load;
+    EXPECT_TRUE(stub_->GetLoad(&context, v1::GetLoadRequest(), &load).ok());
+    return load;
+  }
   LLMEngine& engine() { return rank_.engine(); }
   RequestGate& gate() { return gate_; }
   SimulatedClock& clock() { return clock_; }

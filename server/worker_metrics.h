@@ -8,6 +8,7 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <cstdint>
 #include <string>
 
 #include "absl/synchronization/mutex.h"
@@ -33,6 +34,10 @@ class WorkerMetrics {
   prometheus::Histogram& time_to_first_token() { return time_to_first_token_; }
   prometheus::Histogram& inter_token_latency() { return inter_token_latency_; }
   prometheus::Counter& generated_tokens() { return generated_tokens_; }
+  // Of requests that have ended.
+  uint64_t imported_kv_bytes() const {
+    return static_cast<uint64_t>(kv_transfer_bytes_.Value());
+  }
 
  private:
   struct Maker;

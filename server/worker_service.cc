@@ -106,6 +106,10 @@ grpc::ServerUnaryReactor* WorkerService::GetLoad(
     grpc::CallbackServerContext* context, const v1::GetLoadRequest*,
     v1::GetLoadResponse* response) {
   *response = LoadOf(environment_.engines);
+  response->set_imported_kv_bytes(environment_.metrics->imported_kv_bytes());
+  if (environment_.group != nullptr) {
+    *response->mutable_group() = environment_.group->load();
+  }
   return Answer(context, absl::OkStatus());
 }
 

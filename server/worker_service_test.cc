@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <prometheus/registry.h>
 
 #include <atomic>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "comm/kv_transfer_message.h"
 #include "comm/loopback_transport.h"
 #include "server/convert.h"
+#include "server/group_metrics.h"
 #include "server/warm_up.h"
 #include "server/worker_for_test.h"
 #include "server/worker_stream_for_test.h"
@@ -101,11 +103,11 @@ TEST(WorkerServiceTest, InfoLoadAndAbortAnswer) {
           .GetWorkerInfo(&info_context, v1::GetWorkerInfoRequest(), &info)
           .ok());
   EXPECT_EQ(info.fingerprint(), "fake");
-  grpc::ClientContext load_context;
-  v1::GetLoadResponse load;
-  ASSERT_TRUE(
-      worker.stub().GetLoad(&load_context, v1::GetLoadRequest(), &load).ok());
+  const v1::GetLoadResponse load = worker.GetLoad();
   EXPECT_EQ(load.free_kv_blocks(), 64u);
+  ASSERT_EQ(load.ranks_size(), 1);
+  EXPECT_EQ(load.ranks(0).free_kv_blocks(), 64u);
+  EXPECT_FALSE(load.has_group());
   grpc::ClientContext unknown_context;
   v1::AbortRequest abort;
   abort.mutable_id()->set_counter(99);
@@ -116,6 +118,16 @@ TEST(WorkerServiceTest, InfoLoadAndAbortAnswer) {
                 .Abort(&bad_context, v1::AbortRequest(), &aborted)
                 .error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST(WorkerServiceTest, TheLoadOfAPartOfAGroupTellsOfTheGroup) {
+  prometheus::Registry registry;
+  GroupMetrics group(&registry, "test", {.group = 64, .first = 8, .local = 1});
+  TestWorker worker({.group = &group});
+  group.OnEpochStarted(EpochId(3));
+  const v1::GetLoadResponse load = worker.GetLoad();
+  EXPECT_EQ(load.group().epoch(), 3u);
+  EXPECT_EQ(load.group().rank_offset(), 8u);
 }
 
 TEST(WorkerServiceTest, ARankThatIsNotHereIsRefused) {
@@ -272,6 +284,15 @@ TEST_F(WorkerPairTest, ASplitRequestGivesTheUnifiedTokensAndEndsItsLease) {
     EXPECT_EQ(got.logprobs, expected.logprobs);
     EXPECT_GT(got.finished.kv_transfer_bytes(), 0u);
   }
+  const v1::GetLoadResponse prefill = prefill_.GetLoad();
+  EXPECT_EQ(prefill.imported_kv_bytes(), 0u);
+  EXPECT_EQ(prefill.ranks(0).computed_prompt_tokens(), 4u * 130);
+  EXPECT_EQ(prefill.ranks(0).drawn_tokens(), 4u);
+  const v1::GetLoadResponse decode = decode_.GetLoad();
+  EXPECT_GT(decode.imported_kv_bytes(), 0u);
+  EXPECT_EQ(decode.ranks(0).drawn_tokens(), 4u * 39);
+  EXPECT_GT(decode.ranks(0).decode_steps(), 0u);
+  EXPECT_EQ(decode.ranks(0).prefill_steps(), 0u);
 }
 
 TEST_F(WorkerPairTest, AHandleOfAnotherFingerprintIsRefused) {

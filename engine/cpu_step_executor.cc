@@ -60,6 +60,7 @@ void CpuStepExecutor::AfterStep() {
 
 void CpuStepExecutor::Forward(const StepInput& input, StepOutput* output) {
   output->device_start = device_.clock->Now();
+  std::ranges::fill(output->expert_rows, 0);
   CorrectRows(input, slots_, &batch_, &corrected_);
   TakeHidden(input);
   output->num_rows = batch_.num_rows();
@@ -69,7 +70,8 @@ void CpuStepExecutor::Forward(const StepInput& input, StepOutput* output) {
   batch.expert_slots = input.expert_slots;
   device_.model->Forward(
       batch, {.logits = Logits(0, batch_.num_logits_rows()),
-              .hidden = drafter_.has_value() ? Hidden() : MatrixView<float>()});
+              .hidden = drafter_.has_value() ? Hidden() : MatrixView<float>(),
+              .expert_rows = output->expert_rows});
   if (drafter_.has_value()) WriteBlockTails();
 }
 

@@ -110,7 +110,8 @@ void Drafter::DrawDrafts(const Step& step, bool wants_states) {
   const MatrixView<float> logits =
       Dense(logits_.data(), static_cast<int>(batch_.num_logits_rows()),
             static_cast<int>(model_->info().vocab_size));
-  ForwardOutput output = {.logits = logits};
+  ForwardOutput output = {.logits = logits,
+                          .expert_rows = step.output->expert_rows};
   ForwardBatch batch = batch_.view();
   batch.expert_slots = step.input->expert_slots;
   if (wants_states) output.hidden = Dense(output_.data(), rows, hidden_size_);

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "comm/step_ids.h"
 #include "engine/step_curve.h"
 
 namespace baton {
@@ -49,6 +51,9 @@ struct EngineOptions {
 // What a step did, for metrics. A value; given to the observer on the engine
 // thread.
 struct StepStats {
+  // From 1, without a gap; so the n-th step of every rank of a group is the
+  // same step of the group.
+  StepId step = {};
   bool prefill = false;
   uint32_t rows = 0;
   uint32_t sequences = 0;
@@ -66,6 +71,9 @@ struct StepStats {
   absl::Duration device_time;    // From the forward's start to sampling's end.
   // From the end of the step before to this one's start, while there was work.
   absl::Duration device_idle;
+  // As in StepOutput; valid during the call. Empty where the rank is alone, and
+  // of a step that its group has abandoned.
+  std::span<const uint32_t> expert_rows = {};
 };
 
 // Steps that are done, since the engine's start.

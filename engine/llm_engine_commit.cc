@@ -216,7 +216,8 @@ void LLMEngine::ReportStep(const WorkerStepState& step,
   const absl::Time ready = device_busy_until_.value_or(output.device_start);
   device_busy_until_ = output.device_end;
   if (!environment_.observer) return;
-  StepStats stats = {.prefill = step.plan.type == StepType::kPrefill,
+  StepStats stats = {.step = step.plan.step,
+                     .prefill = step.plan.type == StepType::kPrefill,
                      .rows = output.num_rows,
                      .sequences = static_cast<uint32_t>(step.plan.rows.size()),
                      .preemptions = step.plan.preemptions,
@@ -227,6 +228,7 @@ void LLMEngine::ReportStep(const WorkerStepState& step,
                      .device_time = device_time,
                      .device_idle = std::max(absl::ZeroDuration(),
                                              output.device_start - ready)};
+  if (!output.abandoned) stats.expert_rows = output.expert_rows;
   CountDrafts(step, &stats);
   environment_.observer(stats);
 }

@@ -2,6 +2,7 @@
 #ifndef BATON_ENGINE_MODEL_RUNNER_H_
 #define BATON_ENGINE_MODEL_RUNNER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -43,6 +44,9 @@ struct ForwardOutput {
   // [rows, hidden_size]: each row's state behind the final norm, which is what
   // the drafter starts from. No data: not wanted.
   MatrixView<float> hidden = {};
+  // [expert layers, slots_per_rank]: the rows that each local slot got in this
+  // call are added to what is here. Empty: not wanted.
+  std::span<uint32_t> expert_rows = {};
 };
 
 struct ModelRunnerInfo {
@@ -60,6 +64,12 @@ struct ModelRunnerInfo {
   // Of the group whose experts are shared. Where it is more than one, each rank
   // makes the same calls of Forward and Draft, without rows where it has none.
   uint32_t num_ranks = 1;
+  // For experts, in each layer of each rank.
+  uint32_t slots_per_rank = 0;
+  // Slots whose rows a step counts, of all layers: in a group alone.
+  size_t num_counted_slots() const {
+    return num_ranks == 1 ? 0 : size_t{num_expert_layers} * slots_per_rank;
+  }
   CacheSpec cache;
   std::string fingerprint;
 };

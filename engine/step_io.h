@@ -100,6 +100,9 @@ struct StepOutput {
   std::vector<SampledToken> score_top;
   // [samples, hidden_size]; rows of samples that want it.
   std::vector<float> hidden;
+  // [expert layers, slots_per_rank], the drafter's layer last: rows that each
+  // slot of this rank got, of all ranks' tokens and of all passes. Empty alone.
+  std::vector<uint32_t> expert_rows;
   uint32_t num_rows = 0;  // Really computed.
   // The group ended while this step ran: nothing here is worth anything, nor is
   // what it wrote into the cache.

@@ -140,6 +140,7 @@ Worker::Worker(const EngineOptions& options, StepExecutor* executor,
     step->output.top.resize(tokens * kMaxTopLogprobs);
     step->output.hidden.resize(size_t{sequences} *
                                executor->info().drafter_hidden_size());
+    step->output.expert_rows.resize(executor->info().num_counted_slots());
     ring_.push_back(std::move(step));
   }
 }

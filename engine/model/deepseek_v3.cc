@@ -11,6 +11,15 @@
 namespace baton {
 namespace {
 
+// A layer as a step finds it.
+struct StepLayer {
+  const LayerWeights& weights;
+  const LatentCache& cache;
+  // Both of a layer with experts. Rows by slot; empty: not wanted.
+  const ExpertSlots* slots = nullptr;
+  std::span<uint32_t> expert_rows = {};
+};
+
 size_t ElementBytes(CacheDtype dtype) {
   return dtype == CacheDtype::kF32 ? sizeof(float) : sizeof(uint16_t);
 }
@@ -82,13 +91,19 @@ void RunExperts(const ForwardContext& context, const MoeWeights& weights,
   LinearBatch(cpu, buffers.tasks);
 }
 
+void CountRows(const ExpertRows& rows, std::span<uint32_t> counts) {
+  for (size_t s = 0; s < counts.size(); ++s) {
+    counts[s] += static_cast<uint32_t>(rows.offsets[s + 1] - rows.offsets[s]);
+  }
+}
+
 // output = Shared(x) + sum over the chosen experts, in order of choice.
-void MixtureOfExperts(const ForwardContext& context, const MoeWeights& weights,
-                      const ExpertSlots& slots, MatrixView<const float> x,
-                      MatrixView<float> output) {
+void MixtureOfExperts(const ForwardContext& context, const StepLayer& layer,
+                      MatrixView<const float> x, MatrixView<float> output) {
   const CpuContext& cpu = *context.cpu;
   const ExpertsConfig& config = *context.model->config.experts;
   DeepSeekV3Workspace& buffers = *context.workspace;
+  const MoeWeights& weights = layer.weights.moe;
   const MatrixView<float> router_logits =
       Dense(buffers.router_logits.data(), x.rows, config.num_routed);
   Linear(cpu, {x, &weights.router, router_logits});
@@ -101,12 +116,31 @@ void MixtureOfExperts(const ForwardContext& context, const MoeWeights& weights,
       Dense(buffers.expert_weights.data(), x.rows, routing.top_k);
   RouteExperts(cpu, routing, router_logits, experts, expert_weights);
 
-  const ExpertRows rows = context.dispatch->Dispatch(x, experts, slots);
+  const ExpertRows rows = context.dispatch->Dispatch(x, experts, *layer.slots);
+  CountRows(rows, layer.expert_rows);
   RunExperts(context, weights, rows, x, output);
   const MatrixView<float> routed =
       Dense(buffers.routed.data(), x.rows * routing.top_k, x.cols);
   context.dispatch->Combine(routed);
   CombineExperts(cpu, output, routed, expert_weights, output);
+}
+
+bool HasExperts(const LayerWeights& layer) {
+  return !layer.moe.experts.empty();
+}
+
+// expert_layer: its number among the layers with experts, if it is one.
+StepLayer MakeStepLayer(const ForwardContext& context,
+                        const ForwardOutput& output, const LayerWeights& layer,
+                        const LatentCache& cache, size_t expert_layer) {
+  StepLayer step = {.weights = layer, .cache = cache};
+  if (!HasExperts(layer)) return step;
+  step.slots = &context.expert_slots[expert_layer];
+  const size_t num_slots =
+      output.expert_rows.size() / context.expert_slots.size();
+  step.expert_rows =
+      output.expert_rows.subspan(expert_layer * num_slots, num_slots);
+  return step;
 }
 
 // All rows of the step, x still to be filled.
@@ -174,17 +208,6 @@ LayerRows KeepRows(const LayerRows& rows, std::span<const int32_t> wanted,
           .down = CopyRows(rows.down, wanted, buffers->kept_down.data())};
 }
 
-bool HasExperts(const LayerWeights& layer) {
-  return !layer.moe.experts.empty();
-}
-
-// A layer as a step finds it.
-struct StepLayer {
-  const LayerWeights& weights;
-  const LatentCache& cache;
-  const ExpertSlots* slots;  // Null where it has no experts.
-};
-
 // A layer's first half, for all rows: afterwards the cache holds what the
 // second half of these and of later rows reads.
 void BeginLayer(const ForwardContext& context, const LayerRows& rows,
@@ -207,7 +230,7 @@ void EndLayer(const ForwardContext& context, const LayerRows& rows,
   if (layer.slots == nullptr) {
     DenseMlp(context, layer.weights.dense, rows.normed, y);
   } else {
-    MixtureOfExperts(context, layer.weights.moe, *layer.slots, rows.normed, y);
+    MixtureOfExperts(context, layer, rows.normed, y);
   }
   AddInPlace(cpu, rows.x, y);
 }
@@ -330,11 +353,12 @@ void Forward(const ForwardContext& context, const ForwardBatch& batch,
   const LayerRows rows = RowsOf(context, batch);
   Embed(batch.token_ids, weights.embedding, rows.x);
   LatentCache cache = context.cache;
-  const ExpertSlots* next_slots = context.expert_slots.data();
+  size_t expert_layer = 0;
   const LayerWeights& last = weights.layers.back();
   for (const LayerWeights& layer : weights.layers) {
-    const StepLayer step = {layer, cache,
-                            HasExperts(layer) ? next_slots++ : nullptr};
+    const StepLayer step =
+        MakeStepLayer(context, output, layer, cache, expert_layer);
+    expert_layer += HasExperts(layer) ? 1 : 0;
     if (&layer == &last) {
       Finish(context, {step, weights.norm, weights.head}, batch.logits_rows,
              rows, output);
@@ -367,10 +391,9 @@ void Draft(const ForwardContext& context, const ForwardBatch& batch,
   LatentCache cache = context.cache;
   cache.layer_offset_bytes +=
       config.num_layers * LatentLayerBytes(config, cache.dtype);
-  const ExpertSlots* const slots =
-      HasExperts(drafter.layer) ? &context.expert_slots.back() : nullptr;
-  Finish(context,
-         {{drafter.layer, cache, slots}, drafter.norm, weights.drafter_head()},
+  const StepLayer step = MakeStepLayer(context, output, drafter.layer, cache,
+                                       context.expert_slots.size() - 1);
+  Finish(context, {step, drafter.norm, weights.drafter_head()},
          batch.logits_rows, rows, output);
 }
 

@@ -102,6 +102,7 @@ ModelRunnerInfo InfoInGroup(ModelRunnerInfo alone,
                             const ExpertDispatch* dispatch) {
   if (dispatch != nullptr) {
     alone.num_ranks = static_cast<uint32_t>(dispatch->num_ranks());
+    alone.slots_per_rank = static_cast<uint32_t>(dispatch->slots_per_rank());
   }
   return alone;
 }
@@ -157,6 +158,7 @@ absl::StatusOr<std::unique_ptr<const LoadedDeepSeekV3>> LoadedDeepSeekV3::Load(
   ModelRunnerInfo info = MakeInfo(config, options);
   info.num_expert_layers = static_cast<uint32_t>(NumExpertLayers(weights));
   if (info.num_expert_layers > 0) info.num_experts = config.experts->num_routed;
+  info.slots_per_rank = info.num_experts;
   info.fingerprint = ModelFingerprint(
       config_text, tensors,
       {options.cache_dtype, options.drafter, options.numerics});
@@ -256,6 +258,10 @@ void DeepSeekV3Runner::CheckBatch(const ForwardBatch& batch,
   CHECK_EQ(batch.positions.size(), batch.token_ids.size());
   CHECK_EQ(SlotsOf(batch).size(), core_->info.num_expert_layers)
       << "a group's step needs a placement";
+  if (!output.expert_rows.empty()) {
+    CHECK_EQ(output.expert_rows.size(), size_t{core_->info.num_expert_layers} *
+                                            core_->info.slots_per_rank);
+  }
   if (output.hidden.data == nullptr) return;
   CHECK_EQ(output.hidden.rows, num_rows);
   CHECK_EQ(output.hidden.cols, core_->model.config.hidden_size);

@@ -246,6 +246,34 @@ TEST(DeepSeekV3RunnerTest, HiddenStatesOnRequestChangeNoLogits) {
   EXPECT_NE(drafted.logits[1], without[1]);
 }
 
+// Of a last layer's rows, those that nobody reads reach no expert.
+TEST(DeepSeekV3RunnerTest, EveryCallAddsItsRowsToTheirExperts) {
+  const auto driver = SmallDriver();
+  ASSERT_NE(driver, nullptr);
+  const auto rows_by_layer = [&] {
+    const size_t experts = driver->info().num_experts;
+    std::vector<uint32_t> rows(driver->info().num_expert_layers);
+    for (size_t i = 0; i < driver->expert_rows().size(); ++i) {
+      rows[i / experts] += driver->expert_rows()[i];
+    }
+    return rows;
+  };
+  const uint32_t top_k = SmallV3Config()["num_experts_per_tok"];
+  const ModelDriver::Piece tokens = {driver->NewSequence(), kNineTokens};
+  driver->Step({&tokens, 1}, kSomeRows);
+  EXPECT_EQ(rows_by_layer(), (std::vector<uint32_t>{9 * top_k, 3 * top_k, 0}));
+  const std::vector<float> hidden =
+      driver->StepWithHidden({&tokens, 1}, kSomeRows).hidden;
+  EXPECT_EQ(rows_by_layer(),
+            (std::vector<uint32_t>{18 * top_k, 12 * top_k, 0}));
+  const ModelDriver::Piece ahead = {tokens.sequence, kNineTokens, 1};
+  driver->Draft({&ahead, 1}, hidden, kSomeRows);
+  EXPECT_EQ(rows_by_layer().back(), 9 * top_k);
+  driver->DraftLogits({&ahead, 1}, hidden, kSomeRows);
+  EXPECT_EQ(rows_by_layer(),
+            (std::vector<uint32_t>{18 * top_k, 12 * top_k, 12 * top_k}));
+}
+
 // A chain writes slots ahead; the rows that come to stand there replace them.
 TEST(DeepSeekV3RunnerTest, ProvisionalRowsLeaveNoTrace) {
   const auto driver = SmallDriver();

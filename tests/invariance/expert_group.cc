@@ -11,7 +11,6 @@
 #include "engine/cpu_device_stream.h"
 #include "engine/cpu_step_executor.h"
 #include "engine/engine_options.h"
-#include "engine/step_io.h"
 #include "kernels/cpu_context.h"
 #include "tests/fakes/heap_kv_pool.h"
 
@@ -54,6 +53,10 @@ class GroupRank {
     output_.samples.resize(options.max_jobs);
     output_.top.resize(options.max_jobs * (1 + kMaxDraftTokens) *
                        kMaxTopLogprobs);
+    if (!options.after_step) return;
+    const ModelRunnerInfo& info = runner_.info();
+    output_.expert_rows.resize(size_t{info.num_expert_layers} *
+                               info.slots_per_rank);
   }
 
   // False: the group has ended.
@@ -73,6 +76,7 @@ class GroupRank {
     while (stream_.Poll()) {
     }
     if (output_.abandoned) return false;
+    if (options_.after_step) options_.after_step(step, output_);
     for (size_t i = 0; i < drawing.size(); ++i) Keep(drawing[i], i);
     return true;
   }

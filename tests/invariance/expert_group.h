@@ -10,6 +10,7 @@
 
 #include "comm/expert_dispatch.h"
 #include "engine/model/deepseek_v3_runner.h"
+#include "engine/step_io.h"
 #include "kernels/sample.h"
 
 namespace baton {
@@ -39,6 +40,8 @@ struct GroupOptions {
       [](uint32_t) { return std::span<const ExpertSlots>(); };
   // Called before each step of each rank.
   std::function<void(uint32_t step)> before_step = [](uint32_t) {};
+  // Behind each; asks for the rows of each slot. May be empty.
+  std::function<void(uint32_t step, const StepOutput&)> after_step = {};
 };
 
 // The rows of one rank in one step, its drafter's included.

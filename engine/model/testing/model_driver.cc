@@ -43,6 +43,7 @@ ModelDriver::ModelDriver(const DriverOptions& options,
   // All ones is NaN in float32 and in bf16: a read of a stale row shows.
   std::memset(pool_->blocks(), 0xff, options_.num_blocks * block_bytes);
   runner_->BindKvPool(pool_.get());
+  expert_rows_.resize(size_t{info().num_expert_layers} * info().num_experts);
   Reset();
 }
 
@@ -100,7 +101,8 @@ ModelDriver::Output ModelDriver::Run(
   Logits all(logits_rows.size() * vocab);
   Output result;
   ForwardOutput output = {
-      .logits = Dense(all.data(), static_cast<int>(logits_rows.size()), vocab)};
+      .logits = Dense(all.data(), static_cast<int>(logits_rows.size()), vocab),
+      .expert_rows = expert_rows_};
   if (wants_hidden) {
     result.hidden.resize(batch.token_ids.size() * hidden_size);
     output.hidden = Dense(result.hidden.data(), num_rows, hidden_size);

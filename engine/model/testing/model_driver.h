@@ -44,6 +44,8 @@ class ModelDriver final {
       const DriverOptions& options);
 
   const ModelRunnerInfo& info() const { return runner_->info(); }
+  // [expert layers, experts]: of all calls so far.
+  std::span<const uint32_t> expert_rows() const { return expert_rows_; }
 
   // A new sequence, without tokens, of a request with a prompt of so many. Its
   // blocks are taken from the pool in an order of their own and hold NaN at
@@ -100,6 +102,7 @@ class ModelDriver final {
   std::unique_ptr<KvPool> pool_;
   std::vector<uint32_t> free_blocks_;
   std::vector<Sequence> sequences_;
+  std::vector<uint32_t> expert_rows_;
 };
 
 // The best token, ties to the lower id.

@@ -52,6 +52,17 @@ void ExpertLoadWindow::AddCounts(uint32_t layer,
   for (size_t e = 0; e < counts.size(); ++e) cells[e] += counts[e];
 }
 
+void ExpertLoadWindow::AddSlots(uint32_t layer,
+                                std::span<const uint32_t> experts,
+                                std::span<const uint32_t> counts) {
+  CHECK_EQ(experts.size(), counts.size());
+  uint32_t* cells = Cells(layer, open_row()).data();
+  for (size_t i = 0; i < experts.size(); ++i) {
+    DCHECK(experts[i] < options_.num_experts);
+    cells[experts[i]] += counts[i];
+  }
+}
+
 void ExpertLoadWindow::EndStep() {
   ++ended_steps_;
   if (ended_steps_ % options_.steps_per_row != 0) return;

@@ -51,6 +51,9 @@ class ExpertLoadWindow final {
   void AddTokens(uint32_t layer, std::span<const int32_t> experts);
   // The same, counted already. [num_experts]
   void AddCounts(uint32_t layer, std::span<const uint32_t> counts);
+  // The same by slot: counts[i] tokens of expert experts[i].
+  void AddSlots(uint32_t layer, std::span<const uint32_t> experts,
+                std::span<const uint32_t> counts);
   // Closes the step, which may have had no tokens; the next is open.
   void EndStep();
 

@@ -113,6 +113,10 @@ class WindowAndSteps {
       const std::vector<uint32_t> counts = {1, 0, 2};
       window_.AddCounts(layer, counts);
       for (uint32_t e = 0; e < kExperts; ++e) step[e] += counts[e];
+      // Two slots of expert 2, one of expert 0.
+      window_.AddSlots(layer, std::vector<uint32_t>{2, 0, 2}, counts);
+      step[2] += counts[0] + counts[2];
+      step[0] += counts[1];
     }
     window_.EndStep();
   }

@@ -33,8 +33,10 @@ struct GroupStepperOptions {
   StepVoteOptions vote;
   // A prompt that has waited for so long makes the next step an ANY point.
   absl::Duration max_prefill_wait = absl::Milliseconds(20);
-  // Of each layer with experts; the tables outlive the stepper.
-  std::span<const ExpertSlots> expert_slots = {};
+  // Of each layer with experts: asked once for each step that is launched, in
+  // their order, behind on_step. The tables outlive that step. May be empty.
+  std::function<std::span<const ExpertSlots>(const StepDecision&)>
+      expert_slots = {};
   bool drafts = false;
   // To every other process of the group; may be empty where there is none.
   std::function<void(const VoteMessage&)> send = {};

@@ -249,7 +249,10 @@ absl::Status WorkerProcess::StartLoop(const WorkerOptions& options,
           .stepper = {.vote = {.all_interval = options.all_interval,
                                .any_interval = options.any_interval},
                       .max_prefill_wait = options.max_prefill_wait,
-                      .expert_slots = group_->slots(),
+                      .expert_slots =
+                          [group = group_.get()](const StepDecision&) {
+                            return group->slots();
+                          },
                       .drafts = options.engine.num_draft_tokens > 0},
           .watchdog = options.watchdog,
           .on_ready = std::move(observer.on_ready),

@@ -133,6 +133,10 @@ void GroupWorld::Join(uint32_t p) {
                    .any_interval = options_.any_interval,
                    .confirms = options_.has_second_round},
           .max_prefill_wait = options_.max_prefill_wait,
+          .expert_slots =
+              [](const StepDecision& decision) {
+                return TablesOf(decision.placement_version);
+              },
           .send = [this, p](const VoteMessage& message) { Send(p, message); },
           .amend_ballot =
               [this, p](Ballot* ballot) {

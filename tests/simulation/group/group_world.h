@@ -47,7 +47,8 @@ struct GroupWorldOptions {
 // One thread; random, and the same for the same options. After each event it
 // checks that
 // - all processes take the same steps in the same order: type, bounds, drafts
-//   and placement of each (epoch, step); plans keep within them;
+//   and placement of each (epoch, step); plans keep within them, and each rank
+//   has the tables of that placement;
 // - a wish for a prefill is granted, or found vain, within any_interval steps;
 // - while there are requests there are steps, and tokens or ends come of them;
 // - who is named as missing is stopped or dead;

@@ -37,6 +37,8 @@ void LightStepExecutor::LaunchForward(const StepInput* input,
     CHECK_LE(rows.num_drafts, max_drafts_);
   }
   CHECK_LE(num_rows, max_rows_);
+  CHECK(input->expert_slots.data() == expert_slots_.data() &&
+        input->expert_slots.size() == expert_slots_.size());
   launches_.push_back({input, output});
 }
 

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <vector>
 
+#include "comm/expert_dispatch.h"
 #include "engine/engine_options.h"
 #include "engine/step_executor.h"
 
@@ -33,10 +35,13 @@ class LightStepExecutor final : public StepExecutor {
   }
   bool idle() const override { return launches_.empty(); }
 
-  // Of the steps launched from now on; dies beyond.
-  void SetBounds(uint32_t max_rows, uint32_t max_drafts) {
+  // Of the steps launched from now on; dies beyond, and of other tables than
+  // these.
+  void SetBounds(uint32_t max_rows, uint32_t max_drafts,
+                 std::span<const ExpertSlots> expert_slots) {
     max_rows_ = max_rows;
     max_drafts_ = max_drafts;
+    expert_slots_ = expert_slots;
   }
   // Runs the oldest step. `abandoned`: the group ended meanwhile, and the
   // tokens are wrong.
@@ -63,6 +68,7 @@ class LightStepExecutor final : public StepExecutor {
   std::deque<Launch> launches_;
   uint32_t max_rows_ = 0;
   uint32_t max_drafts_ = 0;
+  std::span<const ExpertSlots> expert_slots_;
   uint64_t num_launched_ = 0;
   uint64_t num_done_ = 0;
 };

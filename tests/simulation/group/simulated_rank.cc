@@ -1,5 +1,7 @@
 #include "tests/simulation/group/simulated_rank.h"
 
+#include <array>
+
 #include "absl/status/status.h"
 #include "base/logging.h"
 
@@ -9,7 +11,14 @@ namespace {
 // Forward, draws, and what tells the engine.
 constexpr int kTasksPerStep = 3;
 
+constexpr uint64_t kTables = 64;
+constexpr std::array<ExpertSlots, kTables> kLayers;
+
 }  // namespace
+
+std::span<const ExpertSlots> TablesOf(uint64_t version) {
+  return std::span(kLayers).subspan(version % kTables, 1);
+}
 
 SimulatedRank::SimulatedRank(const SimulatedRankOptions& options,
                              SimulatedClock* clock) {
@@ -42,7 +51,7 @@ void SimulatedRank::OnLaunch(const StepDecision& decision) {
   light_->SetBounds(decision.type == VotedStep::kPrefill
                         ? decision.prefill_tokens
                         : decision.decode_rows,
-                    decision.num_drafts);
+                    decision.num_drafts, TablesOf(decision.placement_version));
 }
 
 void SimulatedRank::RunOldest() {

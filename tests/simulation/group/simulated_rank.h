@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 
+#include "comm/expert_dispatch.h"
 #include "comm/step_ids.h"
 #include "comm/step_vote.h"
 #include "engine/llm_engine.h"
@@ -23,6 +25,9 @@ struct SimulatedRankOptions {
   // the tokens, which is fifty times as fast.
   bool hashes_kv = false;
 };
+
+// Of a version of the placement: one layer, without experts.
+std::span<const ExpertSlots> TablesOf(uint64_t version);
 
 // One thread. Its device runs a step when it is told to.
 class SimulatedRank {

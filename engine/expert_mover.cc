@@ -1,7 +1,8 @@
 #include "engine/expert_mover.h"
 
 #include <algorithm>
-#include <set>
+#include <cstddef>
+#include <iterator>
 #include <utility>
 
 #include "base/logging.h"
@@ -36,7 +37,7 @@ bool ExpertMover::AddMove(const RebalanceMessage& move) {
                    : move.plan == newest_plan_ && move.plan_end == plan_end_);
   const bool starts_batch =
       batches_.empty() || newest_version_ >= batches_.back().end;
-  if (!is_next || (!starts_batch && move.batch_end != batches_.back().end) ||
+  if (!is_next || (!starts_batch && !FitsNewestBatch(move)) ||
       move.layer >= options_.layout.num_layers ||
       !CheckExperts(options_.layout, move.values).ok()) {
     return false;
@@ -49,6 +50,13 @@ bool ExpertMover::AddMove(const RebalanceMessage& move) {
   plan_end_ = move.plan_end;
   MaybeStart();
   return true;
+}
+
+bool ExpertMover::FitsNewestBatch(const RebalanceMessage& move) const {
+  const Batch& batch = batches_.back();
+  return move.batch_end == batch.end &&
+         std::find(batch.layers.begin(), batch.layers.end(), move.layer) ==
+             batch.layers.end();
 }
 
 void ExpertMover::MaybeStart() {
@@ -156,23 +164,42 @@ uint64_t ExpertMover::ready_version() const {
   return phase_ == kLoaded ? next_->version() : current_->version();
 }
 
+std::vector<LayerExpert> ExpertMover::LocalExperts(
+    const ExpertPlacement& placement) const {
+  std::vector<LayerExpert> experts;
+  for (uint32_t layer = 0; layer < options_.layout.num_layers; ++layer) {
+    AddLocal(placement, layer, &experts);
+  }
+  return experts;
+}
+
 std::vector<LayerExpert> ExpertMover::LocalDifference(
     const std::vector<uint32_t>& layers, const ExpertPlacement& from,
     const ExpertPlacement& to) const {
-  const uint32_t per_rank = options_.layout.slots_per_rank;
-  std::set<LayerExpert> experts;
-  const auto local = [&](const ExpertPlacement& placement, uint32_t layer) {
-    return placement.experts(layer).subspan(
-        size_t{options_.first_rank} * per_rank,
-        size_t{options_.num_local_ranks} * per_rank);
-  };
+  std::vector<LayerExpert> added;
   for (const uint32_t layer : layers) {
-    for (const uint32_t e : local(to, layer)) experts.insert({layer, e});
+    std::vector<LayerExpert> before, after;
+    AddLocal(from, layer, &before);
+    AddLocal(to, layer, &after);
+    std::set_difference(after.begin(), after.end(), before.begin(),
+                        before.end(), std::back_inserter(added));
   }
-  for (const uint32_t layer : layers) {
-    for (const uint32_t e : local(from, layer)) experts.erase({layer, e});
+  return added;
+}
+
+// Ascending, each once.
+void ExpertMover::AddLocal(const ExpertPlacement& placement, uint32_t layer,
+                           std::vector<LayerExpert>* experts) const {
+  const size_t per_rank = options_.layout.slots_per_rank;
+  const auto first = static_cast<ptrdiff_t>(experts->size());
+  for (const uint32_t e :
+       placement.experts(layer).subspan(options_.first_rank * per_rank,
+                                        options_.num_local_ranks * per_rank)) {
+    experts->push_back({layer, e});
   }
-  return {experts.begin(), experts.end()};
+  std::sort(experts->begin() + first, experts->end());
+  experts->erase(std::unique(experts->begin() + first, experts->end()),
+                 experts->end());
 }
 
 void ExpertMover::Drop(std::vector<LayerExpert> experts) {

@@ -130,6 +130,8 @@ class ExpertMover final {
   // For the ballot: the newest version whose experts are all here.
   uint64_t ready_version() const;
   const ExpertTables& tables() const { return *current_; }
+  // Of the local slots, in all layers; ascending, each once.
+  std::vector<LayerExpert> LocalExperts(const ExpertPlacement& placement) const;
   ExpertMovePhase phase() const { return phase_; }
   // The newest plan of which nothing is left to do here; 0: none yet.
   uint64_t closed_plan() const { return closed_plan_; }
@@ -146,10 +148,13 @@ class ExpertMover final {
   };
 
   void MoveTo(ExpertMovePhase to);
+  bool FitsNewestBatch(const RebalanceMessage& move) const;
   void MaybeStart();
   void Cancel();
   void MaybeRetire();
   void EndFront();
+  void AddLocal(const ExpertPlacement& placement, uint32_t layer,
+                std::vector<LayerExpert>* experts) const;
   // Experts of these layers that local slots have in `to` and not in `from`.
   std::vector<LayerExpert> LocalDifference(const std::vector<uint32_t>& layers,
                                            const ExpertPlacement& from,

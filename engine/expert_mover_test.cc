@@ -167,6 +167,9 @@ TEST_F(ExpertMoverTest, RefusesWhatIsNotTheNextMove) {
   RebalanceMessage other_batch = Move(1, 1, 1);
   other_batch.batch_end = 3;
   EXPECT_FALSE(mover_.AddMove(other_batch));
+  RebalanceMessage same_layer = Move(1, 1, 1);
+  same_layer.layer = 0;
+  EXPECT_FALSE(mover_.AddMove(same_layer));
   EXPECT_FALSE(mover_.AddMove(Move(2, 2, 0)));  // Plan 1 is not over.
   EXPECT_TRUE(mover_.AddMove(Move(1, 1, 1)));
   EXPECT_TRUE(mover_.AddMove(Move(1, 1, 2)));

@@ -26,11 +26,11 @@ struct ExpertLayerMove {
 
 struct ExpertPlan {
   // The layer that is worst off first.
-  std::vector<ExpertLayerMove> moves;
+  std::vector<ExpertLayerMove> moves = {};
   // Of each layer: the fullest rank's load over the mean rank's, as it is and
   // as it would be. The same where the layer stays.
-  std::vector<double> present_ratios;
-  std::vector<double> planned_ratios;
+  std::vector<double> present_ratios = {};
+  std::vector<double> planned_ratios = {};
   // Layers that nobody looked at, for want of time.
   uint32_t unplanned_layers = 0;
 

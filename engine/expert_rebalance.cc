@@ -161,7 +161,10 @@ bool ExpertRebalance::CollectLoads(uint32_t from,
 
 void ExpertRebalance::OnPlanned(ExpertPlan plan) {
   CHECK(std::exchange(planning_, false));
-  if (plan.moves.empty()) return;
+  if (plan.moves.empty()) {
+    ++counters_.balanced_plans;
+    return;
+  }
   ++counters_.plans;
   const uint64_t first = mover_.newest_version() + 1;
   const uint64_t number = mover_.newest_plan() + 1;

@@ -60,8 +60,9 @@ struct ExpertRebalanceOptions {
 };
 
 struct ExpertRebalanceCounters {
-  uint64_t rounds = 0;          // The leader's, as are the next three.
+  uint64_t rounds = 0;          // The leader's, as are the next four.
   uint64_t skipped_rounds = 0;  // The plan before was not over.
+  uint64_t balanced_plans = 0;  // Nothing was to be moved.
   uint64_t plans = 0;           // With a move.
   uint64_t abandoned_plans = 0;
   uint64_t dropped_messages = 0;

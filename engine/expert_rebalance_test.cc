@@ -152,6 +152,7 @@ TEST_F(ExpertRebalanceTest, EvenLoadsGiveNoPlan) {
   TakeSteps(11);
   both_[0].OnPlanned({});
   EXPECT_EQ(both_[0].counters().plans, 0u);
+  EXPECT_EQ(both_[0].counters().balanced_plans, 1u);
   TakeSteps(40);
   EXPECT_EQ(jobs_.size(), 2u);
 }

@@ -9,21 +9,6 @@ namespace {
 
 constexpr uint32_t kDepth = 3;
 
-// Experts of the local slots.
-std::set<LayerExpert> LocalExperts(const ExpertPlacement& placement,
-                                   uint32_t first_rank, uint32_t num_ranks) {
-  const ExpertLayout& layout = placement.layout();
-  std::set<LayerExpert> experts;
-  for (uint32_t layer = 0; layer < layout.num_layers; ++layer) {
-    for (const uint32_t e : placement.experts(layer).subspan(
-             size_t{first_rank} * layout.slots_per_rank,
-             size_t{num_ranks} * layout.slots_per_rank)) {
-      experts.insert({layer, e});
-    }
-  }
-  return experts;
-}
-
 }  // namespace
 
 RebalanceWorld::RebalanceWorld(const RebalanceWorldOptions& options)
@@ -266,9 +251,10 @@ void RebalanceWorld::Background(Process* process) {
 }
 
 std::set<LayerExpert> RebalanceWorld::Local(const Process& process) const {
-  return LocalExperts(process.rebalance->mover().tables().placement(),
-                      process.number * options_.ranks_per_process,
-                      options_.ranks_per_process);
+  const ExpertMover& mover = process.rebalance->mover();
+  const std::vector<LayerExpert> local =
+      mover.LocalExperts(mover.tables().placement());
+  return {local.begin(), local.end()};
 }
 
 void RebalanceWorld::CheckResident(const Process& process,

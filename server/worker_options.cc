@@ -214,6 +214,28 @@ const char* UcxModeName(UcxMode mode) {
   return "";
 }
 
+void AddEplbFlags(Flags* flags, WorkerOptions* o) {
+  flags->Add(&o->eplb_interval,
+             {.name = "eplb_interval",
+              .help = "Steps between two looks at where experts should be "
+                      "(expert-parallel load balancing), the first after a "
+                      "quarter. The same on all workers of the group. 0: "
+                      "experts stay where they are.",
+              .max = 1e9});
+  flags->Add(&o->eplb_window,
+             {.name = "eplb_window",
+              .help = "So many of the newest steps are looked at. The same on "
+                      "all workers of the group.",
+              .min = 1,
+              .max = 1e6});
+  flags->Add(&o->eplb_max_layers_in_flight,
+             {.name = "eplb_max_layers_in_flight",
+              .help = "Layers whose experts move at a time: memory for so many "
+                      "is taken besides that of the weights.",
+              .min = 1,
+              .max = 1000});
+}
+
 absl::Status CheckIsa(VectorIsa isa) {
   const std::vector<VectorIsa> supported = SupportedVectorIsas();
   if (std::find(supported.begin(), supported.end(), isa) != supported.end()) {
@@ -263,6 +285,7 @@ void AddWorkerFlags(Flags* flags, WorkerOptions* options) {
   AddStepFlags(flags, options);
   AddKvFlags(flags, options);
   AddGroupFlags(flags, options);
+  AddEplbFlags(flags, options);
   AddDaemonFlags(flags, &options->daemon);
 }
 
@@ -289,6 +312,9 @@ std::vector<GroupOption> GroupOptionsOf(const WorkerOptions& o) {
       number("any_interval", o.any_interval),
       duration("max_prefill_wait", o.max_prefill_wait),
       duration("watchdog", o.watchdog),
+      number("eplb_interval", o.eplb_interval),
+      number("eplb_window", o.eplb_window),
+      number("eplb_max_layers_in_flight", o.eplb_max_layers_in_flight),
   };
 }
 

@@ -57,6 +57,10 @@ struct WorkerOptions {
   uint32_t any_interval = 100;
   absl::Duration max_prefill_wait = absl::Milliseconds(20);
   absl::Duration watchdog = absl::Seconds(5);
+  // As of ExpertRebalanceOptions.
+  uint32_t eplb_interval = 10000;
+  uint32_t eplb_window = 1000;
+  uint32_t eplb_max_layers_in_flight = 4;
 
   DaemonOptions daemon;
 

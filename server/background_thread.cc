@@ -16,7 +16,8 @@ constexpr int kLowest = 19;
 
 BackgroundThread::BackgroundThread() : thread_([this] { RunTasks(); }) {}
 
-BackgroundThread::~BackgroundThread() {
+void BackgroundThread::Stop() {
+  if (!thread_.joinable()) return;
   stop_.store(true);
   tasks_.Wake();
   thread_.join();

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/mpsc_queue.h"
@@ -18,13 +19,15 @@ namespace baton {
 class BackgroundThread final {
  public:
   BackgroundThread();
-  // Waits for the task that runs; those behind it never run.
-  ~BackgroundThread();
+  ~BackgroundThread() { Stop(); }
   BackgroundThread(const BackgroundThread&) = delete;
   BackgroundThread& operator=(const BackgroundThread&) = delete;
 
   void Run(std::function<void()> task) { tasks_.Push(std::move(task)); }
-  // The destructor waits: for a task that can end early.
+  // Waits for the task that runs; those behind it never run. Once, or by the
+  // destructor.
+  void Stop();
+  // Somebody waits: for a task that can end early.
   bool stopping() const { return stop_.load(); }
 
  private:

@@ -39,10 +39,8 @@ TEST(BalanceMetricsTest, PlansMovesAndTheAgeOfThePlacement) {
   for (const char* line :
        {"baton_expert_step_load_ratio_bucket{role=\"decode\",le=\"1.1\"} 0",
         "baton_expert_step_load_ratio_bucket{role=\"decode\",le=\"1.15\"} 1",
-        "baton_expert_load_ratio{role=\"decode\",layer=\"0\",state=\"present\"}"
-        " 1.75",
-        "baton_expert_load_ratio{role=\"decode\",layer=\"0\",state=\"planned\"}"
-        " 1.5",
+        "_load_ratio{role=\"decode\",layer=\"0\",state=\"present\"} 1.75",
+        "_load_ratio{role=\"decode\",layer=\"0\",state=\"planned\"} 1.5",
         "baton_expert_plan_seconds_total{role=\"decode\"} 0.5",
         "baton_expert_plans_total{role=\"decode\",outcome=\"balanced\"} 1",
         "baton_expert_plans_total{role=\"decode\",outcome=\"moving\"} 2",

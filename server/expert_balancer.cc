@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "base/logging.h"
@@ -48,7 +49,6 @@ ExpertBalancer::ExpertBalancer(const ExpertBalancerOptions& options,
       rebalance_.mover().LocalExperts(rebalance_.mover().tables().placement());
   in_memory_.insert(first.begin(), first.end());
   if (metrics_ != nullptr) metrics_->OnPlacement(0, clock_->Now());
-  thread_.emplace();
 }
 
 ExpertBalancer::~ExpertBalancer() = default;
@@ -58,15 +58,15 @@ ExpertBalancer::~ExpertBalancer() = default;
 ExpertRebalanceOptions ExpertBalancer::RebalanceOptions() {
   ExpertRebalanceOptions options = options_.rebalance;
   options.plan = [this](ExpertPlanJob job) {
-    thread_->Run([this, job = std::move(job)] { Tell(Plan(job)); });
+    thread_.Run([this, job = std::move(job)] { Tell(Plan(job)); });
   };
   options.mover.load = [this](std::vector<LayerExpert> experts) {
-    thread_->Run([this, experts = std::move(experts)] {
+    thread_.Run([this, experts = std::move(experts)] {
       Tell(Loaded{.ok = LoadAll(experts)});
     });
   };
   options.mover.drop = [this](std::vector<LayerExpert> experts) {
-    thread_->Run([this, experts = std::move(experts)] { DropAll(experts); });
+    thread_.Run([this, experts = std::move(experts)] { DropAll(experts); });
   };
   return options;
 }
@@ -145,7 +145,7 @@ void ExpertBalancer::Report() {
 ExpertBalancer::Planned ExpertBalancer::Plan(const ExpertPlanJob& job) const {
   const absl::Time start = clock_->Now();
   const auto time_left = [this, start] {
-    return !thread_->stopping() &&
+    return !thread_.stopping() &&
            clock_->Now() - start < options_.max_plan_time;
   };
   ExpertPlan plan = PlanExperts(job, options_.eplb, time_left);
@@ -154,7 +154,7 @@ ExpertBalancer::Planned ExpertBalancer::Plan(const ExpertPlanJob& job) const {
 
 bool ExpertBalancer::LoadAll(const std::vector<LayerExpert>& experts) {
   for (size_t i = 0; i < experts.size(); ++i) {
-    if (thread_->stopping()) return false;
+    if (thread_.stopping()) return false;
     const LayerExpert& e = experts[i];
     const absl::Status status = options_.load_expert(e.layer, e.expert);
     if (status.ok()) {
@@ -177,7 +177,7 @@ void ExpertBalancer::DropAll(const std::vector<LayerExpert>& experts) {
 }
 
 absl::Status ExpertBalancer::End() {
-  thread_.reset();
+  thread_.Stop();
   const std::vector<LayerExpert> first = rebalance_.mover().LocalExperts(
       ExpertPlacement(options_.rebalance.mover.layout));
   std::vector<LayerExpert> unused, missing;

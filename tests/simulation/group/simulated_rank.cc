@@ -63,7 +63,8 @@ void SimulatedRank::RunOldest() {
 void SimulatedRank::Abandon() {
   const bool tells = light_ != nullptr && in_flight_.size() % 2 == 1;
   // The device tells, or the group's thread.
-  if (!tells) engine().EndUnfinished(absl::UnavailableError("the group has ended"));
+  if (!tells)
+    engine().EndUnfinished(absl::UnavailableError("the group has ended"));
   while (!in_flight_.empty()) {
     if (light_ == nullptr) {
       RunOldest();

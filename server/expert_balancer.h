@@ -65,7 +65,7 @@ class ExpertBalancer final {
 
   // Behind the last step of the epoch: the first placement's experts are in
   // memory again, and no others, for the next epoch to begin with. Not OK: one
-  // could not be loaded. Nothing may be called any more.
+  // could not be loaded; call it again. Nothing else may be called any more.
   absl::Status End();
 
   const ExpertRebalance& rebalance() const { return rebalance_; }

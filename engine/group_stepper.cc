@@ -116,9 +116,8 @@ void GroupStepper::Run(const StepDecision& decision, bool is_planned) {
   if (!asleep_) {
     if (!is_planned) PlanAll(decision);
     const GroupStep step = {
-        .expert_slots = options_.expert_slots
-                            ? options_.expert_slots(decision)
-                            : std::span<const ExpertSlots>(),
+        .expert_slots = options_.expert_slots ? options_.expert_slots(decision)
+                                              : std::span<const ExpertSlots>(),
         .num_draft_passes =
             options_.drafts ? std::max(decision.num_drafts, 1u) : 0,
         .is_behind_pause = is_behind_pause};

@@ -10,6 +10,7 @@
 #include "server/cli/generate.h"
 #include "server/cli/health.h"
 #include "server/cli/local_up.h"
+#include "server/cli/top.h"
 #include "server/edge/config.h"
 
 int main(int argc, char** argv) {
@@ -20,6 +21,7 @@ int main(int argc, char** argv) {
   baton::ChatOptions chat;
   baton::BenchOptions bench;
   baton::HealthOptions health;
+  baton::TopOptions top;
   baton::LocalUpOptions local_up;
   std::string local_action;
   AddGenerateFlags(
@@ -31,6 +33,8 @@ int main(int argc, char** argv) {
   AddHealthFlags(
       flags.AddCommand("health", "Asks servers whether they are serving."),
       &health);
+  AddTopFlags(flags.AddCommand("top", "What workers do, live: a line a rank."),
+              &top);
   baton::Flags& local = flags.AddCommand(
       "local", "Runs workers and a router on this machine until Ctrl-C.");
   local.AddPositional(&local_action,
@@ -43,6 +47,7 @@ int main(int argc, char** argv) {
     if (flags.command() == "generate") return ValidateGenerate(generate);
     if (flags.command() == "chat") return ValidateChat(chat);
     if (flags.command() == "bench") return ValidateBench(bench);
+    if (flags.command() == "top") return ValidateTop(top);
     if (flags.command() != "local") return absl::OkStatus();
     if (local_action != "up") {
       return baton::FieldError("local", "say: baton local up");
@@ -58,5 +63,7 @@ int main(int argc, char** argv) {
   if (command == "chat") return RunChat(chat, console);
   if (command == "bench") return RunBench(bench, console);
   if (command == "health") return RunHealth(health, console);
+  top.terminal_size = baton::StdoutTerminal();
+  if (command == "top") return RunTop(top, console);
   return RunLocalUp(local_up, console);
 }

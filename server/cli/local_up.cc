@@ -90,6 +90,8 @@ class LocalCluster {
   absl::Status AwaitEndpoints();
   // The endpoints of the workers whose role is `role`, with commas.
   std::string WorkerList(const std::string& role) const;
+  // Of all workers. REQUIRES: the router, too, was started.
+  std::string AllWorkers() const;
   // Waits for a signal or a word of a child, at most `timeout`, and takes note.
   void AwaitEvent(absl::Duration timeout);
   void AwaitEnd(ChildProcess& child, absl::Time deadline);
@@ -213,6 +215,16 @@ std::string LocalCluster::WorkerList(const std::string& role) const {
   return absl::StrJoin(endpoints, ",");
 }
 
+std::string LocalCluster::AllWorkers() const {
+  std::vector<std::string> endpoints;
+  for (const auto& child : children_) {
+    if (child != children_.back()) {
+      endpoints.push_back(child->endpoints()->grpc);
+    }
+  }
+  return absl::StrJoin(endpoints, ",");
+}
+
 absl::Status LocalCluster::StartRouter(const std::string& program) {
   std::vector<std::string> arguments = {
       program, "--listen=" + options_.router_listen,
@@ -316,12 +328,14 @@ void LocalCluster::AnnounceReady() const {
       "ready after %.2f s; ask with: baton generate --router=%s --prompt=...\n",
       absl::ToDoubleSeconds(clock_.Now() - start_),
       children_.back()->endpoints()->grpc);
+  console_.out << "watch with: baton top --workers=" << AllWorkers() << "\n";
   console_.out << "Ctrl-C ends all" << std::endl;
 }
 
 absl::Status LocalCluster::WriteReadyFile() const {
   nlohmann::json json;
   json["router"] = children_.back()->endpoints()->grpc;
+  json["workers"] = AllWorkers();
   for (const auto& child : children_) {
     json["processes"].push_back({{"name", child->name()},
                                  {"role", child->endpoints()->role},

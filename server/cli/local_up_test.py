@@ -95,9 +95,12 @@ class LocalUpTest(unittest.TestCase):
         self.assertIn("--prefill=%s --decode=%s" % (prefills, self.processes["decode-0"]["grpc"]),
                       starts[-1])
         self.assertEqual(self.ready["router"], self.processes["router"]["grpc"])
+        workers = prefills + "," + self.processes["decode-0"]["grpc"]
+        self.assertEqual(self.ready["workers"], workers)
         code, out, _ = self.finish(signal.SIGTERM)
         self.assertEqual(code, 0)
         self.assertIn("ready after", out)
+        self.assertIn("baton top --workers=%s\n" % workers, out)
         self.assertEqual(self.events("end"), ["router", "decode", "prefill", "prefill"])
         self.assertFalse(os.path.exists("ready"))
 

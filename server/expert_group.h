@@ -29,16 +29,14 @@ class ExpertGroup {
   static absl::StatusOr<std::unique_ptr<const ExpertGroup>> Create(
       const ExpertGroupOptions& options, const LoadedDeepSeekV3& weights);
 
+  const ExpertLayout& layout() const { return layout_; }
   const ExpertGroupShape& shape() const { return shape_; }
-  // Of each layer with experts.
-  std::span<const ExpertSlots> slots() const { return slots_; }
 
  private:
   ExpertGroup() = default;
 
+  ExpertLayout layout_;
   ExpertGroupShape shape_;
-  std::vector<SlotTable> tables_;  // Of each layer; never resized.
-  std::vector<ExpertSlots> slots_;
 };
 
 }  // namespace baton

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "base/status_macros.h"
 #include "comm/group_agreement.h"
 
 namespace baton {
@@ -53,6 +54,7 @@ void GroupLoop::LeaveGroup(absl::Time deadline) {
   membership_->Wake();
   engines_thread_.join();
   membership_->Leave();
+  balancer_.reset();
   for (const Rank& rank : ranks_) rank.dispatch->Bind(nullptr);
 }
 
@@ -104,12 +106,16 @@ void GroupLoop::TakeEvents() {
 void GroupLoop::OnEvent(const EpochStarted& started) {
   group_ = started.group;
   GroupTransport& transport = membership_->transport();
-  const auto first = static_cast<uint32_t>(ranks_.front().dispatch->rank());
   for (uint32_t i = 0; i < ranks_.size(); ++i) {
-    ranks_[i].dispatch->Bind(transport.MakeDispatch(first + i));
+    ranks_[i].dispatch->Bind(transport.MakeDispatch(first_rank() + i));
   }
   all_drain_ = false;
+  balancer_ = std::make_unique<ExpertBalancer>(BalancerOptions(), clock_,
+                                               options_.balance_metrics);
   stepper_.emplace(StepperOptions(), engines(), clock_);
+  if (options_.metrics != nullptr) {
+    options_.metrics->OnEpochStarted(EpochId(group_.epoch));
+  }
   LOG(INFO) << "epoch " << group_.epoch << " starts: processes "
             << group_.members.size() << " ranks "
             << ranks_.front().dispatch->num_ranks() << " by "
@@ -146,30 +152,53 @@ void GroupLoop::OnEvent(const GroupRefusal& refusal) {
 
 GroupStepperOptions GroupLoop::StepperOptions() {
   GroupStepperOptions options = options_.stepper;
-  const auto num_processes = static_cast<uint32_t>(group_.members.size());
-  const auto process = static_cast<uint32_t>(
-      static_cast<size_t>(ranks_.front().dispatch->rank()) / ranks_.size());
   options.vote.epoch = EpochId(group_.epoch);
-  options.vote.num_processes = num_processes;
-  options.vote.process = process;
-  options.send = [this, num_processes, process](const VoteMessage& message) {
-    if (num_processes == 1) return;
+  options.vote.num_processes = num_processes();
+  options.vote.process = process();
+  options.expert_slots = [this](const StepDecision& decision) {
+    return balancer_->SlotsOf(decision);
+  };
+  options.send = [this](const VoteMessage& message) {
+    if (num_processes() == 1) return;
     const std::string bytes = EncodeVote(message);
-    for (uint32_t to = 0; to < num_processes; ++to) {
-      if (to != process) membership_->transport().channel().Send(to, bytes);
+    for (uint32_t to = 0; to < num_processes(); ++to) {
+      if (to != process()) membership_->transport().channel().Send(to, bytes);
     }
   };
   options.amend_ballot = [this](Ballot* ballot) {
     ballot->draining = stop_.load();
+    balancer_->AmendBallot(ballot);
   };
   options.on_step = [this](const StepDecision& decision) {
     all_drain_ = decision.draining && decision.type == VotedStep::kNone;
   };
+  if (options_.metrics != nullptr) {
+    options.observer = [metrics =
+                            options_.metrics](const GroupStepStats& stats) {
+      metrics->OnStep(stats);
+    };
+  }
+  return options;
+}
+
+ExpertBalancerOptions GroupLoop::BalancerOptions() {
+  ExpertBalancerOptions options = options_.balancer;
+  options.rebalance.epoch = EpochId(group_.epoch);
+  options.rebalance.num_processes = num_processes();
+  options.rebalance.process = process();
+  options.rebalance.mover.first_rank = first_rank();
+  options.rebalance.mover.num_local_ranks =
+      static_cast<uint32_t>(ranks_.size());
+  options.rebalance.send = [this](uint32_t to, std::string message) {
+    membership_->transport().channel().Send(to, message);
+  };
+  options.wake = [this] { membership_->Wake(); };
   return options;
 }
 
 bool GroupLoop::TurnInEpoch() {
   ReceiveMessages();
+  const bool moved = balancer_->Turn();
   const bool busy = stepper_->Turn();
   if (busy) {
     awaited_.reset();
@@ -177,7 +206,7 @@ bool GroupLoop::TurnInEpoch() {
     CheckWatchdog();
   }
   CheckTransport();
-  return busy || !received_.empty();
+  return busy || moved || !received_.empty();
 }
 
 void GroupLoop::ReceiveMessages() {
@@ -186,6 +215,9 @@ void GroupLoop::ReceiveMessages() {
     const std::optional<VoteMessage> vote = DecodeVote(message.bytes);
     if (vote.has_value() && vote->process == message.from) {
       stepper_->OnMessage(*vote);
+    } else if (!balancer_->OnMessage(message.from, message.bytes) &&
+               options_.metrics != nullptr) {
+      options_.metrics->OnDroppedMessage();
     }
   }
 }
@@ -197,12 +229,10 @@ void GroupLoop::CheckTransport() {
   if (!stepper_.has_value()) return;
   const std::string reason(status.message());
   if (absl::IsDeadlineExceeded(status)) {
-    DumpSteps();
-    membership_->EndEpoch(group_, membership_->transport().lost_ranks(),
-                          reason);
-  } else {
-    end_epoch_at_ = clock_->Now() + kLinkPatience;
+    EndForWaiting(membership_->transport().lost_ranks(), reason);
+    return;
   }
+  end_epoch_at_ = clock_->Now() + kLinkPatience;
   StopSteps(reason);
 }
 
@@ -222,8 +252,14 @@ void GroupLoop::CheckWatchdog() {
   const std::string reason =
       absl::StrCat("the vote on step ", vote.next().value(), " waited ",
                    absl::FormatDuration(options_.watchdog), " for it");
+  EndForWaiting(RanksOfMissing(), reason);
+}
+
+void GroupLoop::EndForWaiting(std::vector<uint32_t> ranks,
+                              const std::string& reason) {
   DumpSteps();
-  membership_->EndEpoch(group_, RanksOfMissing(), reason);
+  if (options_.metrics != nullptr) options_.metrics->OnWatchdog();
+  membership_->EndEpoch(group_, std::move(ranks), reason);
   StopSteps(reason);
 }
 
@@ -239,6 +275,10 @@ std::vector<uint32_t> GroupLoop::RanksOfMissing() const {
 void GroupLoop::DumpSteps() const {
   LOG(ERROR) << "the newest steps of epoch " << group_.epoch << ':';
   LogLines(stepper_->vote().History());
+  for (const Rank& rank : ranks_) {
+    LOG(ERROR) << "rank " << rank.dispatch->rank() << ':';
+    LogLines(rank.engine->History());
+  }
 }
 
 void GroupLoop::StopSteps(std::string reason) {
@@ -246,6 +286,7 @@ void GroupLoop::StopSteps(std::string reason) {
   if (!stepper_.has_value()) return;
   stepper_.reset();
   awaited_.reset();
+  if (options_.metrics != nullptr) options_.metrics->OnEpochEnded();
   SetFormed(false);
 }
 
@@ -269,14 +310,29 @@ void GroupLoop::JoinAgain() {
   const bool has_steps = std::ranges::any_of(
       ranks_, [](const Rank& rank) { return rank.engine->has_steps(); });
   if (has_steps) return;
-  for (const Rank& rank : ranks_) rank.dispatch->Bind(nullptr);
-  const absl::Status joined = membership_->Join();
+  const absl::Status joined = Rejoin();
   if (joined.ok()) {
     join_at_ = absl::InfiniteFuture();
     return;
   }
   LOG(ERROR) << "cannot join the group, tries again: " << joined.message();
   join_at_ = clock_->Now() + kJoinPause;
+}
+
+absl::Status GroupLoop::Rejoin() {
+  if (balancer_ != nullptr) RETURN_IF_ERROR(balancer_->End());
+  balancer_.reset();
+  for (const Rank& rank : ranks_) rank.dispatch->Bind(nullptr);
+  return membership_->Join();
+}
+
+void GroupLoop::OnStepRows(uint32_t local_rank,
+                           std::span<const uint32_t> rows) {
+  if (balancer_ == nullptr) return;
+  const std::optional<double> ratio = balancer_->OnStepRows(local_rank, rows);
+  if (ratio.has_value() && options_.metrics != nullptr) {
+    options_.metrics->SetExpertBalance(*ratio);
+  }
 }
 
 void GroupLoop::Wait() {

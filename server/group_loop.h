@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,14 +23,19 @@
 #include "comm/step_vote.h"
 #include "engine/group_stepper.h"
 #include "engine/llm_engine.h"
+#include "server/balance_metrics.h"
+#include "server/expert_balancer.h"
 #include "server/group_membership.h"
+#include "server/group_metrics.h"
 #include "server/transfer_thread.h"
 
 namespace baton {
 
 struct GroupLoopOptions {
-  // Its epoch and processes are filled in.
+  // Its epoch, processes and functions are filled in.
   GroupStepperOptions stepper;
+  // Likewise.
+  ExpertBalancerOptions balancer;
   // Who keeps the others waiting for so long ends the epoch.
   absl::Duration watchdog = absl::Seconds(5);
   // Told, on the engines' thread, when requests can be served from now on, and
@@ -38,6 +44,9 @@ struct GroupLoopOptions {
   // The leader refused this process, which can serve nothing any more;
   // refusal() says why. May be empty.
   std::function<void()> on_refused = {};
+  // Borrowed; may be null.
+  GroupMetrics* metrics = nullptr;
+  BalanceMetrics* balance_metrics = nullptr;
 };
 
 // One thread turns the engines of all local ranks: in an epoch of the group it
@@ -75,6 +84,8 @@ class GroupLoop {
 
   // Thread-safe.
   void OnWork() { membership_->Wake(); }
+  // Of each step of a local rank, as of StepStats. The engines' thread.
+  void OnStepRows(uint32_t local_rank, std::span<const uint32_t> rows);
 
  private:
   // The vote that we wait for, and since when.
@@ -92,11 +103,23 @@ class GroupLoop {
   void OnEvent(const EpochEnded& ended);
   void OnEvent(const GroupRefusal& refusal);
   GroupStepperOptions StepperOptions();
+  ExpertBalancerOptions BalancerOptions();
+  uint32_t first_rank() const {
+    return static_cast<uint32_t>(ranks_.front().dispatch->rank());
+  }
+  uint32_t num_processes() const {
+    return static_cast<uint32_t>(group_.members.size());
+  }
+  uint32_t process() const {
+    return first_rank() / static_cast<uint32_t>(ranks_.size());
+  }
   // True if anything happened, as of TurnOutside.
   bool TurnInEpoch();
   void ReceiveMessages();
   void CheckTransport();
   void CheckWatchdog();
+  // These ranks kept us waiting for too long.
+  void EndForWaiting(std::vector<uint32_t> ranks, const std::string& reason);
   std::vector<uint32_t> RanksOfMissing() const;
   void DumpSteps() const;
   void SetFormed(bool formed) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -104,6 +127,7 @@ class GroupLoop {
   void StopSteps(std::string reason);
   bool TurnOutside();
   void JoinAgain();
+  absl::Status Rejoin();
   void Wait();
   std::vector<LLMEngine*> engines() const;
   bool is_settled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -127,6 +151,8 @@ class GroupLoop {
   std::vector<ChannelMessage> received_;
   GroupEpoch group_;                     // The newest.
   std::optional<GroupStepper> stepper_;  // None: no steps are taken.
+  // From an epoch's start until its last step is done.
+  std::unique_ptr<ExpertBalancer> balancer_;
   std::optional<Awaited> awaited_;
   bool all_drain_ = false;  // Every process wants to leave.
   // Why no steps are taken.

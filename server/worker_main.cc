@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,9 +14,11 @@
 #include "base/status_macros.h"
 #include "comm/group_layout.h"
 #include "kernels/cuda/cuda_library.h"
+#include "server/balance_metrics.h"
 #include "server/edge/config.h"
 #include "server/edge/daemon.h"
 #include "server/edge/version.h"
+#include "server/group_metrics.h"
 #include "server/step_metrics.h"
 #include "server/text/text_hash.h"
 #include "server/worker_metrics.h"
@@ -64,6 +67,30 @@ EngineLoad SumOf(const std::vector<LLMEngine*>& engines) {
   return sum;
 }
 
+// What a process in a group has on /metrics besides, and one without has not.
+class GroupSeries {
+ public:
+  GroupSeries(prometheus::Registry* registry, const std::string& role,
+              const GroupLayout& layout) {
+    if (layout.ep_size == 1) return;
+    metrics_.emplace(registry, role,
+                     GroupMetrics::Ranks{.group = layout.ep_size,
+                                         .first = layout.rank_offset,
+                                         .local = layout.local_ranks});
+    balance_.emplace(registry, role);
+  }
+
+  GroupMetrics* metrics() { return metrics_ ? &*metrics_ : nullptr; }
+  BalanceMetrics* balance() { return balance_ ? &*balance_ : nullptr; }
+  void SetAge(absl::Time now) {
+    if (balance_.has_value()) balance_->SetAge(now);
+  }
+
+ private:
+  std::optional<GroupMetrics> metrics_;
+  std::optional<BalanceMetrics> balance_;
+};
+
 // In the order of the start.
 absl::Status CheckModel(const WorkerOptions& options) {
   RETURN_IF_ERROR(TextHash(options.model).status());
@@ -81,6 +108,7 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
   Daemon daemon(options.daemon, role, flags);
   WorkerMetrics metrics(&daemon.registry(), role);
   StepMetrics step_metrics(&daemon.registry(), role);
+  GroupSeries group(&daemon.registry(), role, options.group);
   // Set while the process below lives and is scraped.
   std::atomic<WorkerProcess*> scraped{nullptr};
   RETURN_IF_ERROR(daemon.StartMetrics([&] {
@@ -88,6 +116,7 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
     if (worker == nullptr) return;
     metrics.SetLoad(SumOf(worker->engines()));
     metrics.SetTransfers(worker->transfer_counters());
+    group.SetAge(worker->clock().Now());
   }));
   LOG(INFO) << "device " << DeviceLine(OpenCudaLibraryNearProgram());
   ASSIGN_OR_RETURN(const std::string text_hash, TextHash(options.model));
@@ -97,13 +126,16 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
           options,
           {.on_step = [&](const StepStats& s) { step_metrics.OnStep(s); },
            .on_ready = [&](bool ready) { daemon.SetReady(ready); },
-           .on_refused = [&] { daemon.Stop(); }}));
+           .on_refused = [&] { daemon.Stop(); },
+           .group_metrics = group.metrics(),
+           .balance_metrics = group.balance()}));
   v1::GetWorkerInfoResponse info = MakeInfo(options, *process);
   info.set_text_hash(text_hash);
   WorkerService service(std::move(info), {.engines = process->engines(),
                                           .clock = &process->clock(),
                                           .gate = &daemon.gate(),
-                                          .metrics = &metrics});
+                                          .metrics = &metrics,
+                                          .group = group.metrics()});
   scraped.store(process.get());
   RETURN_IF_ERROR(
       daemon.Serve({{v1::WorkerService::service_full_name(), &service}}));

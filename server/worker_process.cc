@@ -210,23 +210,27 @@ void WorkerProcess::StartAgent(absl::Duration kv_lease) {
 void WorkerProcess::StartRanks(const WorkerOptions& options,
                                std::function<void(const StepStats&)> observer) {
   const EngineOptions engine_options = MakeEngineOptions(options);
-  const DeviceTask on_work = {
-      [](void* self) {
-        static_cast<WorkerProcess*>(self)->group_loop_->OnWork();
-      },
-      this};
   for (uint32_t i = 0; i < runners_.size(); ++i) {
     const BlockId first_block(i * rank_pools_[i].num_blocks());
-    ranks_.push_back(std::make_unique<WorkerRank>(
-        engine_options,
-        WorkerRank::Parts{
-            .runner = runners_[i].get(),
-            .pool = &rank_pools_[i],
-            .transfer = {agent_.get(), i, first_block},
-            .clock = &clock_,
-            .cpu = cpu_,
-            .observer = observer,
-            .on_work = group_ == nullptr ? DeviceTask() : on_work}));
+    WorkerRank::Parts parts = {.runner = runners_[i].get(),
+                               .pool = &rank_pools_[i],
+                               .transfer = {agent_.get(), i, first_block},
+                               .clock = &clock_,
+                               .cpu = cpu_,
+                               .observer = observer};
+    if (group_ != nullptr) {
+      parts.observer = [this, i, observer](const StepStats& stats) {
+        observer(stats);
+        group_loop_->OnStepRows(i, stats.expert_rows);
+      };
+      parts.on_work = {[](void* self) {
+                         auto* const process =
+                             static_cast<WorkerProcess*>(self);
+                         process->group_loop_->OnWork();
+                       },
+                       this};
+    }
+    ranks_.push_back(std::make_unique<WorkerRank>(engine_options, parts));
   }
 }
 
@@ -249,16 +253,26 @@ absl::Status WorkerProcess::StartLoop(const WorkerOptions& options,
           .stepper = {.vote = {.all_interval = options.all_interval,
                                .any_interval = options.any_interval},
                       .max_prefill_wait = options.max_prefill_wait,
-                      .expert_slots =
-                          [group = group_.get()](const StepDecision&) {
-                            return group->slots();
-                          },
                       .drafts = options.engine.num_draft_tokens > 0},
+          .balancer = BalancerOptions(options),
           .watchdog = options.watchdog,
           .on_ready = std::move(observer.on_ready),
-          .on_refused = std::move(observer.on_refused)},
+          .on_refused = std::move(observer.on_refused),
+          .metrics = observer.group_metrics,
+          .balance_metrics = observer.balance_metrics},
       std::move(membership), std::move(ranks), agent_.get(), &clock_);
   return absl::OkStatus();
+}
+
+ExpertBalancerOptions WorkerProcess::BalancerOptions(
+    const WorkerOptions& options) {
+  return {
+      .rebalance = {.mover = {.layout = group_->layout()},
+                    .interval = options.eplb_interval,
+                    .window_steps = options.eplb_window,
+                    .max_layers_in_flight = options.eplb_max_layers_in_flight},
+      .load_expert = [](uint32_t, uint32_t) { return absl::OkStatus(); },
+      .drop_expert = [](uint32_t, uint32_t) {}};
 }
 
 GroupMembershipOptions WorkerProcess::MembershipOptions(

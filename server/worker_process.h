@@ -20,10 +20,13 @@
 #include "engine/llm_engine.h"
 #include "engine/model/deepseek_v3_runner.h"
 #include "kernels/thread_pool.h"
+#include "server/balance_metrics.h"
 #include "server/engine_loop.h"
+#include "server/expert_balancer.h"
 #include "server/expert_group.h"
 #include "server/group_loop.h"
 #include "server/group_membership.h"
+#include "server/group_metrics.h"
 #include "server/worker_options.h"
 #include "server/worker_rank.h"
 
@@ -42,6 +45,8 @@ struct WorkerObserver {
   std::function<void(const StepStats&)> on_step = {};
   std::function<void(bool)> on_ready = {};  // As of GroupLoopOptions.
   std::function<void()> on_refused = {};    // Likewise.
+  GroupMetrics* group_metrics = nullptr;
+  BalanceMetrics* balance_metrics = nullptr;
 };
 
 // Owned by main. Destroy it when every request has ended.
@@ -83,6 +88,7 @@ class WorkerProcess {
   absl::Status StartLoop(const WorkerOptions& options, WorkerObserver observer);
   // REQUIRES: in a group.
   GroupMembershipOptions MembershipOptions(const WorkerOptions& options) const;
+  ExpertBalancerOptions BalancerOptions(const WorkerOptions& options);
   absl::Status WarmUpInGroup();
 
   // In the order of their making; each borrows from those above.

@@ -18,7 +18,12 @@ namespace {
 
 constexpr int kPanelOutputs = PackedWeight::kPanelOutputs;
 
+constexpr size_t kLineBytes = 64;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+constexpr size_t RoundUp(size_t bytes, size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 
 // One item of work: so many panels times so many rows of a task.
 constexpr int kItemPanels = 8;
@@ -30,11 +35,45 @@ int NumPanels(const PackedWeight& weight) {
   return CeilDivide(weight.out(), kPanelOutputs);
 }
 
-size_t PanelBytes(const PackedWeight& weight) {
-  const size_t in = static_cast<size_t>(weight.in());
-  return weight.dtype() == WeightDtype::kF32
+size_t PanelBytes(int num_inputs, WeightDtype dtype) {
+  const auto in = static_cast<size_t>(num_inputs);
+  return dtype == WeightDtype::kF32
              ? in * kPanelOutputs * sizeof(float)
              : (in + 1) / 2 * 2 * kPanelOutputs * sizeof(uint16_t);
+}
+
+size_t PanelBytes(const PackedWeight& weight) {
+  return PanelBytes(weight.in(), weight.dtype());
+}
+
+char* MapZeros(size_t bytes) {
+  void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return mapped == MAP_FAILED ? nullptr : static_cast<char*>(mapped);
+}
+
+size_t BytesToHugePage(const char* p) {
+  return -reinterpret_cast<uintptr_t>(p) % kHugePageBytes;
+}
+
+// Zeros, at the start of a huge page; null if there is no memory. Mappings
+// mostly follow each other: so all but the first are aligned, and the system
+// counts them as one.
+char* MapHugePages(size_t bytes) {
+  char* start = MapZeros(bytes);
+  if (start == nullptr) return nullptr;
+  if (BytesToHugePage(start) > 0) {
+    munmap(start, bytes);
+    start = MapZeros(bytes + kHugePageBytes);
+    if (start == nullptr) return nullptr;
+    const size_t before = BytesToHugePage(start);
+    if (before > 0) munmap(start, before);
+    start += before;
+    munmap(start + bytes, kHugePageBytes - before);
+  }
+  // Only advice: without huge pages the weight is as good, but slower.
+  madvise(start, bytes, MADV_HUGEPAGE);
+  return start;
 }
 
 void CheckTask(const LinearTask& task) {
@@ -128,22 +167,31 @@ PackedWeight::PackedWeight(int out, int in, WeightDtype dtype)
     : out_(out), in_(in), dtype_(dtype) {
   CHECK_GE(out, 0);
   CHECK_GE(in, 0);
-  size_bytes_ = static_cast<size_t>(NumPanels(*this)) * PanelBytes(*this);
+  size_bytes_ = SizeBytes(out, in, dtype);
   // A large one gets huge pages: rows are streamed, and page walks show.
-  const size_t alignment = size_bytes_ >= kHugePageBytes ? kHugePageBytes : 64;
-  panels_.reset(std::aligned_alloc(
-      alignment,
-      std::max((size_bytes_ + alignment - 1) / alignment, size_t{1}) *
-          alignment));
-  CHECK(panels_ != nullptr) << "packed weight of " << size_bytes_ << " bytes";
-  if (alignment == kHugePageBytes) {
-    // Only advice: without huge pages the weight is as good, but slower.
-    madvise(panels_.get(), size_bytes_, MADV_HUGEPAGE);
+  if (size_bytes_ >= kHugePageBytes) {
+    const size_t bytes = RoundUp(size_bytes_, kHugePageBytes);
+    panels_ = {MapHugePages(bytes), Free{bytes}};
+  } else {
+    const size_t bytes = RoundUp(std::max(size_bytes_, size_t{1}), kLineBytes);
+    panels_ = {std::aligned_alloc(kLineBytes, bytes), Free{0}};
+    if (panels_ != nullptr) std::memset(panels_.get(), 0, size_bytes_);
   }
-  std::memset(panels_.get(), 0, size_bytes_);
+  CHECK(panels_ != nullptr) << "packed weight of " << size_bytes_ << " bytes";
 }
 
-void PackedWeight::Free::operator()(void* p) const { std::free(p); }
+void PackedWeight::Free::operator()(void* p) const {
+  if (mapped_bytes > 0) {
+    munmap(p, mapped_bytes);
+  } else {
+    std::free(p);
+  }
+}
+
+size_t PackedWeight::SizeBytes(int out, int in, WeightDtype dtype) {
+  return static_cast<size_t>(CeilDivide(out, kPanelOutputs)) *
+         PanelBytes(in, dtype);
+}
 
 PackedWeight PackedWeight::FromF32(const float* weight, int out, int in,
                                    ptrdiff_t stride) {

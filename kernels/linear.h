@@ -22,7 +22,7 @@ enum class WeightDtype { kF32, kBf16 };
 //             in is odd, the last k + 1 is zero and not used
 // Best with 64 outputs or more: so join the gate and up projections of an
 // expert. Immutable after construction, so thread-safe. Move-only; owns its
-// memory.
+// memory, and a large one gives it back to the system at once.
 class PackedWeight {
  public:
   static constexpr int kPanelOutputs = 16;
@@ -36,6 +36,9 @@ class PackedWeight {
   static PackedWeight FromBf16(const uint16_t* weight, int out, int in,
                                ptrdiff_t stride);
 
+  // What one of this shape takes.
+  static size_t SizeBytes(int out, int in, WeightDtype dtype);
+
   int out() const { return out_; }
   int in() const { return in_; }
   WeightDtype dtype() const { return dtype_; }
@@ -44,6 +47,7 @@ class PackedWeight {
 
  private:
   struct Free {
+    size_t mapped_bytes;  // 0: of the heap.
     void operator()(void* p) const;
   };
 

@@ -1,8 +1,12 @@
 #include "kernels/linear.h"
 
+#include <unistd.h>
+
 #include <bit>
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <numeric>
 
 #include "gtest/gtest.h"
 #include "kernels/reference/isa_test.h"
@@ -215,6 +219,41 @@ TEST(PackedWeightTest, TakesHalfTheBytesInBf16) {
       PackedWeight::FromBf16(HighHalves(weight).data(), 40, 64, 64);
   EXPECT_EQ(f32.size_bytes(), 3u * 16 * 64 * 4);
   EXPECT_EQ(bf16.size_bytes(), f32.size_bytes() / 2);
+  EXPECT_EQ(PackedWeight::SizeBytes(40, 64, WeightDtype::kF32),
+            f32.size_bytes());
+  EXPECT_EQ(PackedWeight::SizeBytes(40, 63, WeightDtype::kBf16),
+            bf16.size_bytes());
+}
+
+// Of this process, in memory now.
+int64_t ResidentBytes() {
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+TEST(PackedWeightTest, ALargeOneGivesItsMemoryBackAtOnce) {
+  const int out = 1000, in = 1111;
+  std::vector<float> weight(out * in);
+  std::iota(weight.begin(), weight.end(), 1.0f);
+  std::vector<PackedWeight> packed;
+  for (int i = 0; i < 8; ++i) {
+    packed.push_back(PackedWeight::FromF32(weight.data(), out, in, in));
+    const auto* const panels = static_cast<const float*>(packed[i].panels());
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(panels) % (2 << 20), 0u);
+    EXPECT_EQ(panels[1], weight[in]);
+    // Of the last panel, which has places for eight outputs more.
+    const float* const last =
+        panels + packed[i].size_bytes() / sizeof(float) - 16;
+    EXPECT_EQ(last[7], weight.back());
+    EXPECT_EQ(last[8], 0);
+  }
+  const auto bytes = static_cast<int64_t>(packed[0].size_bytes());
+  EXPECT_GT(bytes, 4 << 20);
+  const int64_t before = ResidentBytes();
+  for (const int i : {5, 2, 3}) packed[i] = PackedWeight();
+  EXPECT_LE(ResidentBytes(), before - 3 * bytes + (1 << 20));
+  EXPECT_EQ(static_cast<const float*>(packed[4].panels())[0], 1);
 }
 
 }  // namespace

@@ -15,7 +15,9 @@ namespace {
 struct StepLayer {
   const LayerWeights& weights;
   const LatentCache& cache;
-  // Both of a layer with experts. Rows by slot; empty: not wanted.
+  // All of a layer with experts, as one among those. Rows by slot; empty: not
+  // wanted.
+  size_t expert_layer = 0;
   const ExpertSlots* slots = nullptr;
   std::span<uint32_t> expert_rows = {};
 };
@@ -43,6 +45,15 @@ void DenseMlp(const ForwardContext& context, const MlpWeights& weights,
          {Activate(*context.cpu, gate_up), &weights.down, output});
 }
 
+// Rows or none: what a slot is said to hold is known before they come.
+void CheckResident(const StepLayer& layer, std::span<const uint32_t> experts) {
+  for (const uint32_t expert : experts) {
+    CHECK(layer.weights.moe.experts.Find(expert) != nullptr)
+        << "expert " << expert << " of expert layer " << layer.expert_layer
+        << " has a slot here, but is not in memory";
+  }
+}
+
 // rows.outputs = each expert's MLP of its rows; shared_output = the shared
 // expert's MLP of x, or 0: one fork and join for each half of all of them.
 void RunExperts(const ForwardContext& context, const MoeWeights& weights,
@@ -65,7 +76,7 @@ void RunExperts(const ForwardContext& context, const MoeWeights& weights,
     for (size_t s = 0; s < rows.experts.size(); ++s) {
       const int first = rows.offsets[s];
       const int num = rows.offsets[s + 1] - first;
-      if (num > 0) add_task(weights.experts[rows.experts[s]], first, num);
+      if (num > 0) add_task(*weights.experts.Find(rows.experts[s]), first, num);
     }
   };
   for_experts_with_rows([&](const MlpWeights& expert, int first, int num) {
@@ -117,6 +128,7 @@ void MixtureOfExperts(const ForwardContext& context, const StepLayer& layer,
   RouteExperts(cpu, routing, router_logits, experts, expert_weights);
 
   const ExpertRows rows = context.dispatch->Dispatch(x, experts, *layer.slots);
+  CheckResident(layer, rows.experts);
   CountRows(rows, layer.expert_rows);
   RunExperts(context, weights, rows, x, output);
   const MatrixView<float> routed =
@@ -126,14 +138,15 @@ void MixtureOfExperts(const ForwardContext& context, const StepLayer& layer,
 }
 
 bool HasExperts(const LayerWeights& layer) {
-  return !layer.moe.experts.empty();
+  return layer.moe.experts.num_experts() > 0;
 }
 
 // expert_layer: its number among the layers with experts, if it is one.
 StepLayer MakeStepLayer(const ForwardContext& context,
                         const ForwardOutput& output, const LayerWeights& layer,
                         const LatentCache& cache, size_t expert_layer) {
-  StepLayer step = {.weights = layer, .cache = cache};
+  StepLayer step = {
+      .weights = layer, .cache = cache, .expert_layer = expert_layer};
   if (!HasExperts(layer)) return step;
   step.slots = &context.expert_slots[expert_layer];
   const size_t num_slots =
@@ -337,13 +350,6 @@ DeepSeekV3Workspace::DeepSeekV3Workspace(const ModelConfig& config,
 size_t LatentLayerBytes(const ModelConfig& config, CacheDtype dtype) {
   return static_cast<size_t>(kKvBlockTokens) *
          (config.kv_lora_rank + config.rope_dim) * ElementBytes(dtype);
-}
-
-int NumExpertLayers(const DeepSeekV3Weights& weights) {
-  const bool drafter =
-      weights.drafter.has_value() && HasExperts(weights.drafter->layer);
-  return static_cast<int>(std::ranges::count_if(weights.layers, HasExperts)) +
-         (drafter ? 1 : 0);
 }
 
 void Forward(const ForwardContext& context, const ForwardBatch& batch,

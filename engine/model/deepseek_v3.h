@@ -97,9 +97,6 @@ struct ForwardContext {
 // Of one layer: 64 rows of latent and rope key.
 size_t LatentLayerBytes(const ModelConfig& config, CacheDtype dtype);
 
-// Layers with routed experts, the drafter's included.
-int NumExpertLayers(const DeepSeekV3Weights& weights);
-
 // Writes each row's latent and rope key of every layer into the cache, then
 // output.logits[i] of row batch.logits_rows[i], and every row's output.hidden
 // if it has data. Each layer with experts makes one exchange, rows or none.

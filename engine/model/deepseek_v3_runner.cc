@@ -1,5 +1,7 @@
 #include "engine/model/deepseek_v3_runner.h"
 
+#include <algorithm>
+#include <functional>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -14,9 +16,11 @@
 #include "engine/model/deepseek_v3.h"
 #include "engine/model/deepseek_v3_weights.h"
 #include "engine/model/fingerprint.h"
+#include "engine/model/layer_experts.h"
 #include "engine/model/model_config.h"
 #include "engine/model/safetensors.h"
 #include "engine/model/tensor_check.h"
+#include "engine/model/tensor_files.h"
 
 namespace baton {
 namespace {
@@ -28,6 +32,32 @@ absl::Status CheckRange(const char* name, int value, int min, int max) {
   if (value >= min && value <= max) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       name, " is ", value, ", but must be from ", min, " to ", max));
+}
+
+ModelParts PartsOf(const LoadOptions& options) {
+  return options.drafter ? ModelParts::kMainAndDrafter : ModelParts::kMain;
+}
+
+absl::Status CheckResidentExperts(const LoadOptions& options,
+                                  const ModelConfig& config) {
+  const auto& layers = options.resident_experts;
+  if (layers.empty()) return absl::OkStatus();
+  const size_t num_layers = ExpertLayers(config, PartsOf(options)).size();
+  if (layers.size() != num_layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("resident_experts has ", layers.size(), " layers, but ",
+                     num_layers, " of the model have experts"));
+  }
+  for (const std::vector<uint32_t>& experts : layers) {
+    const bool ascend = std::ranges::adjacent_find(
+                            experts, std::greater_equal()) == experts.end();
+    const auto num_experts = static_cast<uint32_t>(config.experts->num_routed);
+    if (!ascend || (!experts.empty() && experts.back() >= num_experts)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("resident_experts must ascend, below ", num_experts));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckOptions(const LoadOptions& options, const ModelConfig& config,
@@ -46,27 +76,22 @@ absl::Status CheckOptions(const LoadOptions& options, const ModelConfig& config,
   RETURN_IF_ERROR(CheckRange("max_rows", options.max_rows, 1, kMaxRows));
   RETURN_IF_ERROR(CheckRange("max_logits_rows", options.max_logits_rows, 1,
                              options.max_rows));
-  return CheckRange("max_context_tokens", options.max_context_tokens, 0,
-                    config.max_position);
+  RETURN_IF_ERROR(CheckRange("max_context_tokens", options.max_context_tokens,
+                             0, config.max_position));
+  return CheckResidentExperts(options, config);
 }
 
-ModelParts PartsOf(const LoadOptions& options) {
-  return options.drafter ? ModelParts::kMainAndDrafter : ModelParts::kMain;
-}
-
-struct ModelFolder {
-  std::string config_text;
+struct ConfigFile {
+  std::string text;
   ModelConfig config;
-  ModelTensors tensors;  // Not checked against `config`.
 };
 
-absl::StatusOr<ModelFolder> OpenFolder(const LoadOptions& options) {
+absl::StatusOr<ConfigFile> ReadConfig(const LoadOptions& options) {
   const std::string path = absl::StrCat(options.folder, "/config.json");
   ASSIGN_OR_RETURN(std::string text, ReadTextFile(path, kMaxConfigBytes));
   ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(text, path));
   RETURN_IF_ERROR(CheckOptions(options, config, path));
-  ASSIGN_OR_RETURN(ModelTensors tensors, ModelTensors::Open(options.folder));
-  return ModelFolder{std::move(text), config, std::move(tensors)};
+  return ConfigFile{std::move(text), config};
 }
 
 ModelRunnerInfo MakeInfo(const ModelConfig& config,
@@ -88,6 +113,10 @@ ModelRunnerInfo MakeInfo(const ModelConfig& config,
         {.name = "drafter", .bytes_per_token = layer_bytes_per_token});
     info.cache.tail_bytes_per_block = sizeof(float) * info.hidden_size;
   }
+  info.num_expert_layers =
+      static_cast<uint32_t>(ExpertLayers(config, PartsOf(options)).size());
+  if (info.num_expert_layers > 0) info.num_experts = config.experts->num_routed;
+  info.slots_per_rank = info.num_experts;
   return info;
 }
 
@@ -120,8 +149,20 @@ static_assert(CacheSpec::kBlockTokens == kKvBlockTokens);
 
 struct LoadedDeepSeekV3::Content {
   const LoadOptions options;
-  const DeepSeekV3Model model;
+  DeepSeekV3Model model;  // Its experts alone change.
   const ModelRunnerInfo info;
+  const std::vector<int> expert_layers;  // As numbered in the model.
+  const size_t expert_bytes;
+  // Of the folder; null where all experts are here for good.
+  const std::unique_ptr<const TensorFiles> files;
+
+  LayerExperts& experts(uint32_t expert_layer) {
+    CHECK_LT(expert_layer, expert_layers.size());
+    DeepSeekV3Weights& weights = model.weights;
+    const auto layer = static_cast<size_t>(expert_layers[expert_layer]);
+    return layer < weights.layers.size() ? weights.layers[layer].moe.experts
+                                         : weights.drafter->layer.moe.experts;
+  }
 };
 
 struct DeepSeekV3Runner::Core {
@@ -140,36 +181,52 @@ struct DeepSeekV3Runner::Core {
 };
 
 absl::Status LoadedDeepSeekV3::Check(const LoadOptions& options) {
-  ASSIGN_OR_RETURN(const ModelFolder folder, OpenFolder(options));
-  return CheckTensors(folder.config, folder.tensors, options.weights,
-                      PartsOf(options));
+  ASSIGN_OR_RETURN(const ConfigFile file, ReadConfig(options));
+  ASSIGN_OR_RETURN(const ModelTensors tensors,
+                   ModelTensors::Open(options.folder));
+  return CheckTensors(file.config, tensors, options.weights, PartsOf(options));
 }
 
-absl::StatusOr<std::unique_ptr<const LoadedDeepSeekV3>> LoadedDeepSeekV3::Load(
+absl::StatusOr<ModelRunnerInfo> LoadedDeepSeekV3::ReadInfo(
+    const LoadOptions& options) {
+  ASSIGN_OR_RETURN(const ConfigFile file, ReadConfig(options));
+  return MakeInfo(file.config, options);
+}
+
+absl::StatusOr<std::unique_ptr<LoadedDeepSeekV3>> LoadedDeepSeekV3::Load(
     const LoadOptions& options, const CpuContext& cpu) {
-  ASSIGN_OR_RETURN(const ModelFolder folder, OpenFolder(options));
-  const auto& [config_text, config, tensors] = folder;
+  ASSIGN_OR_RETURN(const ConfigFile file, ReadConfig(options));
+  const auto& [config_text, config] = file;
+  ASSIGN_OR_RETURN(const ModelTensors tensors,
+                   ModelTensors::Open(options.folder));
+  const WeightOptions weight_options = {
+      .storage = options.weights,
+      .parts = PartsOf(options),
+      .numerics = options.numerics,
+      .resident_experts = options.resident_experts};
   ASSIGN_OR_RETURN(DeepSeekV3Weights weights,
-                   LoadDeepSeekV3Weights(config, tensors,
-                                         {.storage = options.weights,
-                                          .parts = PartsOf(options),
-                                          .numerics = options.numerics},
-                                         cpu));
+                   LoadDeepSeekV3Weights(config, tensors, weight_options, cpu));
+  std::unique_ptr<const TensorFiles> files;
+  if (!options.resident_experts.empty()) {
+    ASSIGN_OR_RETURN(files, TensorFiles::Open(tensors));
+  }
   ModelRunnerInfo info = MakeInfo(config, options);
-  info.num_expert_layers = static_cast<uint32_t>(NumExpertLayers(weights));
-  if (info.num_expert_layers > 0) info.num_experts = config.experts->num_routed;
-  info.slots_per_rank = info.num_experts;
   info.fingerprint = ModelFingerprint(
       config_text, tensors,
       {options.cache_dtype, options.drafter, options.numerics});
   DeepSeekV3Model model = MakeModel(config, std::move(weights),
                                     static_cast<int>(info.max_context_tokens));
-  return std::unique_ptr<const LoadedDeepSeekV3>(
-      new LoadedDeepSeekV3(std::unique_ptr<const Content>(
-          new Content{options, std::move(model), std::move(info)})));
+  return std::unique_ptr<LoadedDeepSeekV3>(
+      new LoadedDeepSeekV3(std::unique_ptr<Content>(new Content{
+          .options = options,
+          .model = std::move(model),
+          .info = std::move(info),
+          .expert_layers = ExpertLayers(config, PartsOf(options)),
+          .expert_bytes = MaxExpertBytes(config, tensors, weight_options),
+          .files = std::move(files)})));
 }
 
-LoadedDeepSeekV3::LoadedDeepSeekV3(std::unique_ptr<const Content> content)
+LoadedDeepSeekV3::LoadedDeepSeekV3(std::unique_ptr<Content> content)
     : content_(std::move(content)) {}
 
 LoadedDeepSeekV3::~LoadedDeepSeekV3() = default;
@@ -183,6 +240,32 @@ ExpertShape LoadedDeepSeekV3::expert_shape() const {
           .hidden_size = content_->model.config.hidden_size,
           .max_tokens = content_->options.max_rows};
 }
+
+bool LoadedDeepSeekV3::HasExpert(uint32_t expert_layer, uint32_t expert) const {
+  CHECK_LT(expert, info().num_experts);
+  return content_->experts(expert_layer).Find(expert) != nullptr;
+}
+
+absl::Status LoadedDeepSeekV3::AddExpert(uint32_t expert_layer,
+                                         uint32_t expert) {
+  CHECK(content_->files != nullptr) << "all experts are here for good";
+  if (HasExpert(expert_layer, expert)) return absl::OkStatus();
+  const int layer = content_->expert_layers[expert_layer];
+  ASSIGN_OR_RETURN(const ModelTensors tensors,
+                   content_->files->Read(ExpertPrefix(layer, expert)));
+  ASSIGN_OR_RETURN(
+      MlpWeights weights,
+      LoadExpert(tensors, content_->options.weights, layer, expert));
+  content_->experts(expert_layer).Put(expert, std::move(weights));
+  return absl::OkStatus();
+}
+
+void LoadedDeepSeekV3::RemoveExpert(uint32_t expert_layer, uint32_t expert) {
+  CHECK(content_->files != nullptr) << "all experts are here for good";
+  content_->experts(expert_layer).Drop(expert);
+}
+
+size_t LoadedDeepSeekV3::expert_bytes() const { return content_->expert_bytes; }
 
 DeepSeekV3Runner::Core::Core(const LoadedDeepSeekV3* weights,
                              const CpuContext& cpu_context,

@@ -1,6 +1,8 @@
 #include "engine/model/deepseek_v3_weights.h"
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -16,15 +18,17 @@ namespace {
 constexpr char kEmbedding[] = "model.embed_tokens.weight";
 constexpr char kHead[] = "lm_head.weight";
 
+constexpr char kGate[] = "gate_proj.weight";
+constexpr char kUp[] = "up_proj.weight";
+constexpr char kDown[] = "down_proj.weight";
+
 absl::StatusOr<MlpWeights> ReadMlp(const WeightReader& reader,
                                    const std::string& prefix) {
   MlpWeights mlp;
-  ASSIGN_OR_RETURN(
-      const WeightMatrix gate_up,
-      reader.Stack({prefix + "gate_proj.weight", prefix + "up_proj.weight"}));
+  ASSIGN_OR_RETURN(const WeightMatrix gate_up,
+                   reader.Stack({prefix + kGate, prefix + kUp}));
   mlp.gate_up = gate_up.Pack();
-  ASSIGN_OR_RETURN(const WeightMatrix down,
-                   reader.Stack({prefix + "down_proj.weight"}));
+  ASSIGN_OR_RETURN(const WeightMatrix down, reader.Stack({prefix + kDown}));
   mlp.down = down.Pack();
   return mlp;
 }
@@ -76,6 +80,24 @@ absl::Status ReadAttention(const ModelConfig& config,
   return absl::OkStatus();
 }
 
+std::vector<uint32_t> AllExperts(const ExpertsConfig& config) {
+  std::vector<uint32_t> experts(config.num_routed);
+  std::iota(experts.begin(), experts.end(), 0);
+  return experts;
+}
+
+// Of the layer with this number.
+std::vector<uint32_t> ResidentExperts(const ModelConfig& config,
+                                      const WeightOptions& options, int layer) {
+  if (options.resident_experts.empty()) return AllExperts(*config.experts);
+  int expert_layer = 0;
+  for (int before = 0; before < layer; ++before) {
+    expert_layer += config.IsMoeLayer(before) ? 1 : 0;
+  }
+  return options.resident_experts[expert_layer];
+}
+
+// All but the experts.
 absl::Status ReadMoe(const ExpertsConfig& config, const WeightReader& reader,
                      const std::string& prefix, MoeWeights* moe) {
   ASSIGN_OR_RETURN(const WeightMatrix router,
@@ -88,27 +110,31 @@ absl::Status ReadMoe(const ExpertsConfig& config, const WeightReader& reader,
   if (config.num_shared > 0) {
     ASSIGN_OR_RETURN(moe->shared, ReadMlp(reader, prefix + "shared_experts."));
   }
-  for (int e = 0; e < config.num_routed; ++e) {
-    ASSIGN_OR_RETURN(MlpWeights expert,
-                     ReadMlp(reader, absl::StrCat(prefix, "experts.", e, ".")));
-    moe->experts.push_back(std::move(expert));
-  }
+  moe->experts = LayerExperts(config.num_routed);
   return absl::OkStatus();
 }
 
 absl::Status ReadLayer(const ModelConfig& config, const WeightReader& reader,
-                       int index, Numerics numerics, LayerWeights* layer) {
+                       int index, const WeightOptions& options,
+                       LayerWeights* layer) {
   const std::string prefix = LayerPrefix(index);
   ASSIGN_OR_RETURN(layer->attention_norm,
                    reader.Vector(prefix + "input_layernorm.weight"));
   ASSIGN_OR_RETURN(layer->mlp_norm,
                    reader.Vector(prefix + "post_attention_layernorm.weight"));
-  RETURN_IF_ERROR(ReadAttention(config, reader, prefix + "self_attn.", numerics,
-                                &layer->attention));
-  if (config.IsMoeLayer(index)) {
-    return ReadMoe(*config.experts, reader, prefix + "mlp.", &layer->moe);
+  RETURN_IF_ERROR(ReadAttention(config, reader, prefix + "self_attn.",
+                                options.numerics, &layer->attention));
+  if (!config.IsMoeLayer(index)) {
+    ASSIGN_OR_RETURN(layer->dense, ReadMlp(reader, prefix + "mlp."));
+    return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(layer->dense, ReadMlp(reader, prefix + "mlp."));
+  RETURN_IF_ERROR(
+      ReadMoe(*config.experts, reader, prefix + "mlp.", &layer->moe));
+  for (const uint32_t expert : ResidentExperts(config, options, index)) {
+    ASSIGN_OR_RETURN(MlpWeights weights,
+                     ReadMlp(reader, ExpertPrefix(index, expert)));
+    layer->moe.experts.Put(expert, std::move(weights));
+  }
   return absl::OkStatus();
 }
 
@@ -135,7 +161,8 @@ bool AreCopies(const ModelTensors& tensors, const std::string& a,
 }
 
 absl::Status ReadDrafter(const ModelConfig& config, const ModelTensors& tensors,
-                         const WeightReader& reader, Numerics numerics,
+                         const WeightReader& reader,
+                         const WeightOptions& options,
                          DrafterWeights* drafter) {
   const std::string prefix = LayerPrefix(config.num_layers);
   ASSIGN_OR_RETURN(drafter->embedding_norm,
@@ -156,11 +183,20 @@ absl::Status ReadDrafter(const ModelConfig& config, const ModelTensors& tensors,
     ASSIGN_OR_RETURN(const WeightMatrix own, reader.Stack({head}));
     drafter->head = own.Pack();
   }
-  return ReadLayer(config, reader, config.num_layers, numerics,
-                   &drafter->layer);
+  return ReadLayer(config, reader, config.num_layers, options, &drafter->layer);
 }
 
 }  // namespace
+
+std::vector<int> ExpertLayers(const ModelConfig& config, ModelParts parts) {
+  const int num_layers =
+      config.num_layers + (parts == ModelParts::kMainAndDrafter ? 1 : 0);
+  std::vector<int> layers;
+  for (int layer = 0; layer < num_layers; ++layer) {
+    if (config.IsMoeLayer(layer)) layers.push_back(layer);
+  }
+  return layers;
+}
 
 absl::StatusOr<DeepSeekV3Weights> LoadDeepSeekV3Weights(
     const ModelConfig& config, const ModelTensors& tensors,
@@ -178,12 +214,10 @@ absl::StatusOr<DeepSeekV3Weights> LoadDeepSeekV3Weights(
   std::vector<absl::Status> statuses(num_parts);
   const auto read_part = [&](int part) {
     if (part < config.num_layers) {
-      return ReadLayer(config, reader, part, options.numerics,
-                       &weights.layers[part]);
+      return ReadLayer(config, reader, part, options, &weights.layers[part]);
     }
     if (part == config.num_layers) return ReadEnds(config, reader, &weights);
-    return ReadDrafter(config, tensors, reader, options.numerics,
-                       &*weights.drafter);
+    return ReadDrafter(config, tensors, reader, options, &*weights.drafter);
   };
   const auto note_part = [&](int part) { statuses[part] = read_part(part); };
   if (cpu.threads == nullptr) {
@@ -193,6 +227,31 @@ absl::StatusOr<DeepSeekV3Weights> LoadDeepSeekV3Weights(
   }
   for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
   return weights;
+}
+
+std::string ExpertPrefix(int layer, uint32_t expert) {
+  return absl::StrCat(LayerPrefix(layer), "mlp.experts.", expert, ".");
+}
+
+absl::StatusOr<MlpWeights> LoadExpert(const ModelTensors& tensors,
+                                      WeightStorage storage, int layer,
+                                      uint32_t expert) {
+  return ReadMlp(WeightReader(tensors, storage), ExpertPrefix(layer, expert));
+}
+
+size_t MaxExpertBytes(const ModelConfig& config, const ModelTensors& tensors,
+                      const WeightOptions& options) {
+  const WeightReader reader(tensors, options.storage);
+  size_t max_bytes = 0;
+  for (const int layer : ExpertLayers(config, options.parts)) {
+    for (const uint32_t expert : AllExperts(*config.experts)) {
+      const std::string prefix = ExpertPrefix(layer, expert);
+      max_bytes = std::max(max_bytes,
+                           reader.PackedBytes({prefix + kGate, prefix + kUp}) +
+                               reader.PackedBytes({prefix + kDown}));
+    }
+  }
+  return max_bytes;
 }
 
 }  // namespace baton

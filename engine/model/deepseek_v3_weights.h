@@ -2,10 +2,14 @@
 #ifndef BATON_ENGINE_MODEL_DEEPSEEK_V3_WEIGHTS_H_
 #define BATON_ENGINE_MODEL_DEEPSEEK_V3_WEIGHTS_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/model/layer_experts.h"
 #include "engine/model/model_config.h"
 #include "engine/model/numerics.h"
 #include "engine/model/safetensors.h"
@@ -16,14 +20,6 @@
 #include "kernels/linear.h"
 
 namespace baton {
-
-// W2(silu(W1 x) * W3 x).
-struct MlpWeights {
-  PackedWeight gate_up;  // [2 * width, hidden]: W1's rows, then W3's.
-  PackedWeight down;     // [hidden, width]
-
-  int width() const { return down.in(); }
-};
 
 // kv_b_proj is split by head into UK [nope, kv_lora] and UV [v, kv_lora]. The
 // absorbed form of attention uses key_absorb, the expanded form key_up.
@@ -41,10 +37,10 @@ struct AttentionWeights {
 };
 
 struct MoeWeights {
-  PackedWeight router;              // [experts, hidden]
-  std::vector<float> router_bias;   // [experts] with noaux_tc, else empty.
-  MlpWeights shared;                // Width 0 without shared experts.
-  std::vector<MlpWeights> experts;  // Empty in a dense layer.
+  PackedWeight router;             // [experts, hidden]
+  std::vector<float> router_bias;  // [experts] with noaux_tc, else empty.
+  MlpWeights shared;               // Width 0 without shared experts.
+  LayerExperts experts;            // None in a dense layer.
 };
 
 struct LayerWeights {
@@ -88,13 +84,29 @@ struct WeightOptions {
   WeightStorage storage = WeightStorage::kAsStored;
   ModelParts parts = ModelParts::kMain;
   Numerics numerics = Numerics::kExact;
+  // The experts to pack, ascending, of each layer of ExpertLayers; empty: all.
+  std::vector<std::vector<uint32_t>> resident_experts = {};
 };
+
+// The layers with routed experts, ascending: the drafter's is the last.
+std::vector<int> ExpertLayers(const ModelConfig& config, ModelParts parts);
 
 // Checks all tensors, then packs those of the parts, layers on the threads of
 // `cpu`.
 absl::StatusOr<DeepSeekV3Weights> LoadDeepSeekV3Weights(
     const ModelConfig& config, const ModelTensors& tensors,
     const WeightOptions& options, const CpuContext& cpu);
+
+// What the names of an expert's tensors begin with.
+std::string ExpertPrefix(int layer, uint32_t expert);
+// One expert, bit for bit as LoadDeepSeekV3Weights packs it, on this thread
+// alone. REQUIRES: `tensors` has it, and CheckTensors has accepted all.
+absl::StatusOr<MlpWeights> LoadExpert(const ModelTensors& tensors,
+                                      WeightStorage storage, int layer,
+                                      uint32_t expert);
+// What the largest expert of these layers takes when it is packed.
+size_t MaxExpertBytes(const ModelConfig& config, const ModelTensors& tensors,
+                      const WeightOptions& options);
 
 }  // namespace baton
 

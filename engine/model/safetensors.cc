@@ -266,6 +266,14 @@ std::string_view TensorDtypeName(TensorDtype dtype) {
   return "?";
 }
 
+FileStamp FileStamp::Of(const struct stat& status) {
+  return {.device = status.st_dev,
+          .inode = status.st_ino,
+          .bytes = status.st_size,
+          .modified_seconds = status.st_mtim.tv_sec,
+          .modified_nanoseconds = status.st_mtim.tv_nsec};
+}
+
 std::string ShapeText(std::span<const int64_t> shape) {
   return absl::StrCat("[", absl::StrJoin(shape.begin(), shape.end(), ", "),
                       "]");
@@ -295,6 +303,11 @@ absl::StatusOr<std::vector<Tensor>> ParseSafetensors(
     return std::pair(tensor.bytes.data(), tensor.bytes.size());
   });
   RETURN_IF_ERROR(CheckLayout(tensors, data, file));
+  uint64_t offset = sizeof(header_bytes) + header_bytes;
+  for (Tensor& tensor : tensors) {
+    tensor.offset = offset;
+    offset += tensor.bytes.size();
+  }
   return tensors;
 }
 
@@ -318,21 +331,24 @@ class ModelTensors::MappedFile {
       return Malformed(path, "empty, or not a file that can be mapped");
     }
     return std::unique_ptr<const MappedFile>(
-        new MappedFile(address, status.st_size));
+        new MappedFile(address, FileStamp::Of(status)));
   }
-  ~MappedFile() { munmap(address_, size_); }
+  ~MappedFile() { munmap(address_, stamp_.bytes); }
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const std::byte> content() const {
-    return {static_cast<const std::byte*>(address_), size_};
+    return {static_cast<const std::byte*>(address_),
+            static_cast<size_t>(stamp_.bytes)};
   }
+  const FileStamp& stamp() const { return stamp_; }
 
  private:
-  MappedFile(void* address, size_t size) : address_(address), size_(size) {}
+  MappedFile(void* address, const FileStamp& stamp)
+      : address_(address), stamp_(stamp) {}
 
   void* const address_;
-  const size_t size_;
+  const FileStamp stamp_;
 };
 
 ModelTensors::ModelTensors(std::string folder) : folder_(std::move(folder)) {}
@@ -362,6 +378,7 @@ absl::StatusOr<std::vector<Tensor>> ModelTensors::Map(const std::string& name) {
   const std::string path = absl::StrCat(folder_, "/", name);
   ASSIGN_OR_RETURN(std::unique_ptr<const MappedFile> file,
                    MappedFile::Open(path));
+  stamps_[path] = file->stamp();
   files_.push_back(std::move(file));
   return ParseSafetensors(files_.back()->content(), path);
 }
@@ -384,6 +401,16 @@ const Tensor* ModelTensors::Find(std::string_view name) const {
       tensors_, name, {},
       [](const Tensor& tensor) -> std::string_view { return tensor.name; });
   return it == tensors_.end() || it->name != name ? nullptr : &*it;
+}
+
+ModelTensors ModelTensors::OfCopies(std::string folder,
+                                    std::vector<Tensor> copies,
+                                    std::vector<std::byte> memory) {
+  ModelTensors model(std::move(folder));
+  model.memory_ = std::move(memory);
+  model.tensors_ = std::move(copies);
+  std::ranges::sort(model.tensors_, {}, &Tensor::name);
+  return model;
 }
 
 }  // namespace baton

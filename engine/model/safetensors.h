@@ -8,8 +8,11 @@
 #ifndef BATON_ENGINE_MODEL_SAFETENSORS_H_
 #define BATON_ENGINE_MODEL_SAFETENSORS_H_
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -40,13 +43,26 @@ enum class TensorDtype {
 
 std::string_view TensorDtypeName(TensorDtype dtype);
 
-// One tensor; the bytes lie in the mapped file, at any alignment.
+// One tensor; the bytes lie in the mapped file, or in a copy, at any alignment.
 struct Tensor {
   std::string name;
   std::string file;  // Where it came from, for errors.
   TensorDtype dtype = TensorDtype::kF32;
   std::vector<int64_t> shape;
+  uint64_t offset = 0;  // Of the bytes in the file.
   std::span<const std::byte> bytes;
+};
+
+// A file as it was when it was opened.
+struct FileStamp {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  int64_t bytes = 0;
+  int64_t modified_seconds = 0;
+  int64_t modified_nanoseconds = 0;
+
+  static FileStamp Of(const struct stat& status);
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
 };
 
 std::string ShapeText(std::span<const int64_t> shape);
@@ -73,6 +89,12 @@ class ModelTensors final {
   const std::vector<Tensor>& tensors() const { return tensors_; }
   // Null if there is none.
   const Tensor* Find(std::string_view name) const;
+  // The files that are mapped, by Tensor::file.
+  const std::map<std::string, FileStamp>& files() const { return stamps_; }
+
+  // Of copies, whose bytes lie in `memory`.
+  static ModelTensors OfCopies(std::string folder, std::vector<Tensor> copies,
+                               std::vector<std::byte> memory);
 
  private:
   class MappedFile;
@@ -84,6 +106,8 @@ class ModelTensors final {
 
   std::string folder_;
   std::vector<std::unique_ptr<const MappedFile>> files_;
+  std::map<std::string, FileStamp> stamps_;
+  std::vector<std::byte> memory_;
   std::vector<Tensor> tensors_;
 };
 

@@ -145,18 +145,31 @@ absl::StatusOr<std::vector<float>> WeightReader::Vector(
   return values;
 }
 
-absl::StatusOr<WeightMatrix> WeightReader::Stack(
+WeightReader::StackedShape WeightReader::ShapeOf(
     std::initializer_list<std::string> names) const {
-  WeightMatrix matrix;
-  bool bf16 = storage_ != WeightStorage::kF32;
-  size_t elements = 0;
+  StackedShape shape = {.bf16 = storage_ != WeightStorage::kF32};
   for (const std::string& name : names) {
     const Tensor& tensor = Get(tensors_, name);
-    matrix.rows += static_cast<int>(tensor.shape[0]);
-    matrix.cols = static_cast<int>(tensor.shape[1]);
-    elements += NumElements(tensor);
-    bf16 = bf16 && tensor.dtype == TensorDtype::kBf16;
+    shape.rows += static_cast<int>(tensor.shape[0]);
+    shape.cols = static_cast<int>(tensor.shape[1]);
+    shape.bf16 = shape.bf16 && tensor.dtype == TensorDtype::kBf16;
   }
+  return shape;
+}
+
+size_t WeightReader::PackedBytes(
+    std::initializer_list<std::string> names) const {
+  const StackedShape shape = ShapeOf(names);
+  return PackedWeight::SizeBytes(
+      shape.rows, shape.cols,
+      shape.bf16 ? WeightDtype::kBf16 : WeightDtype::kF32);
+}
+
+absl::StatusOr<WeightMatrix> WeightReader::Stack(
+    std::initializer_list<std::string> names) const {
+  const auto [rows, cols, bf16] = ShapeOf(names);
+  WeightMatrix matrix = {.rows = rows, .cols = cols, .bf16 = {}, .f32 = {}};
+  const size_t elements = static_cast<size_t>(rows) * cols;
   if (bf16) {
     matrix.bf16.resize(elements);
   } else {

@@ -2,6 +2,7 @@
 #ifndef BATON_ENGINE_MODEL_WEIGHT_MATRIX_H_
 #define BATON_ENGINE_MODEL_WEIGHT_MATRIX_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -42,8 +43,18 @@ class WeightReader final {
   // bf16 and may stay so. FP8 is dequantised.
   absl::StatusOr<WeightMatrix> Stack(
       std::initializer_list<std::string> names) const;
+  // What Stack(names) takes when it is packed.
+  size_t PackedBytes(std::initializer_list<std::string> names) const;
 
  private:
+  // The matrix of Stack(names), without its values.
+  struct StackedShape {
+    int rows = 0;
+    int cols = 0;
+    bool bf16 = false;
+  };
+  StackedShape ShapeOf(std::initializer_list<std::string> names) const;
+
   const ModelTensors& tensors_;
   const WeightStorage storage_;
 };

@@ -1,6 +1,7 @@
 #include "engine/expert_placement.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
@@ -177,6 +178,19 @@ std::vector<SlotMove> DiffLayer(const ExpertPlacement& from, uint32_t layer,
     moves.push_back({.slot = s, .expert = to[s], .source_slot = source});
   }
   return moves;
+}
+
+std::vector<std::vector<uint32_t>> ExpertsOfRanks(
+    const ExpertPlacement& placement, uint32_t first_rank, uint32_t num_ranks) {
+  const ExpertLayout& layout = placement.layout();
+  std::vector<std::vector<uint32_t>> all(layout.num_layers);
+  for (uint32_t layer = 0; layer < layout.num_layers; ++layer) {
+    const std::span<const uint32_t> local = placement.experts(layer).subspan(
+        first_rank * layout.slots_per_rank, num_ranks * layout.slots_per_rank);
+    const std::set<uint32_t> experts(local.begin(), local.end());
+    all[layer].assign(experts.begin(), experts.end());
+  }
+  return all;
 }
 
 }  // namespace baton

@@ -227,5 +227,17 @@ TEST(ExpertPlacementTest, AppliedMovesGiveTheOtherPlacement) {
   EXPECT_EQ(from.version(), 300u);
 }
 
+TEST(ExpertPlacementTest, TheExpertsOfRanksAreThoseOfTheirSlotsEachOnce) {
+  const ExpertLayout layout = {
+      .num_layers = 2, .num_experts = 4, .num_ranks = 4, .slots_per_rank = 2};
+  ExpertPlacement placement(layout);
+  const std::vector<uint32_t> moved = {0, 1, 3, 2, 2, 3, 0, 1};
+  ASSERT_TRUE(placement.SetLayer(1, moved).ok());
+  EXPECT_EQ(ExpertsOfRanks(placement, 1, 2),
+            (std::vector<std::vector<uint32_t>>{{0, 1, 2, 3}, {2, 3}}));
+  EXPECT_EQ(ExpertsOfRanks(placement, 3, 1),
+            (std::vector<std::vector<uint32_t>>{{2, 3}, {0, 1}}));
+}
+
 }  // namespace
 }  // namespace baton

@@ -58,6 +58,25 @@ LoadOptions ModelOptions(const WorkerOptions& options) {
           .drafter = options.engine.num_draft_tokens > 0};
 }
 
+absl::StatusOr<ExpertLayout> ReadLayout(const WorkerOptions& options,
+                                        const LoadOptions& load) {
+  ASSIGN_OR_RETURN(const ModelRunnerInfo info,
+                   LoadedDeepSeekV3::ReadInfo(load));
+  if (info.num_experts == 0) {
+    return FieldError("ep_size", "the model has no experts to share out");
+  }
+  return MakeExpertLayout(info.num_expert_layers, info.num_experts,
+                          options.group.ep_size, options.num_redundant_experts);
+}
+
+// Those of the local ranks' slots at first. Empty: all, for good.
+std::vector<std::vector<uint32_t>> ResidentExperts(const GroupLayout& group,
+                                                   const ExpertLayout& layout) {
+  if (group.local_ranks == group.ep_size) return {};
+  return ExpertsOfRanks(ExpertPlacement(layout), group.rank_offset,
+                        group.local_ranks);
+}
+
 absl::StatusOr<AnonymousRegion> MapAnonymous(size_t bytes) {
   void* region = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -113,22 +132,20 @@ absl::Status WorkerProcess::Load(const WorkerOptions& options) {
       .pin_threads = options.pin_threads});
   cpu_ = {.isa = options.isa.value_or(SupportedVectorIsas().back()),
           .threads = threads_.get()};
-  ASSIGN_OR_RETURN(weights_,
-                   LoadedDeepSeekV3::Load(ModelOptions(options), cpu_));
+  LoadOptions load = ModelOptions(options);
   if (options.group.ep_size > 1) {
-    ASSIGN_OR_RETURN(
-        group_, ExpertGroup::Create(
-                    {.ep_size = options.group.ep_size,
-                     .num_redundant_experts = options.num_redundant_experts},
-                    *weights_));
-    // Ranks share the CPUs: each has its device's thread alone.
-    cpu_.threads = nullptr;
+    ASSIGN_OR_RETURN(layout_, ReadLayout(options, load));
+    load.resident_experts = ResidentExperts(options.group, *layout_);
+    loads_experts_ = !load.resident_experts.empty();
   }
+  ASSIGN_OR_RETURN(weights_, LoadedDeepSeekV3::Load(load, cpu_));
+  // Ranks share the CPUs: each has its device's thread alone.
+  if (in_group()) cpu_.threads = nullptr;
   for (uint32_t i = 0; i < options.group.local_ranks; ++i) {
     std::unique_ptr<EpochExpertDispatch> dispatch;
-    if (group_ != nullptr) {
+    if (in_group()) {
       const uint32_t rank = options.group.rank_offset + i;
-      dispatch = std::make_unique<EpochExpertDispatch>(group_->shape(),
+      dispatch = std::make_unique<EpochExpertDispatch>(group_shape(),
                                                        static_cast<int>(rank));
       dispatches_.push_back(dispatch.get());
     }
@@ -187,7 +204,7 @@ EngineOptions WorkerProcess::MakeEngineOptions(const WorkerOptions& options) {
   EngineOptions engine = options.engine;
   if (!options.async_scheduling) engine.pipeline_depth = 1;
   // The ranks of a group draft the same number of tokens.
-  if (group_ == nullptr && engine.num_draft_tokens > 0 &&
+  if (!in_group() && engine.num_draft_tokens > 0 &&
       options.adaptive_verification) {
     engine.step_curve =
         MeasureDecodeCurve(runners_.front().get(), engine, clock_);
@@ -218,7 +235,7 @@ void WorkerProcess::StartRanks(const WorkerOptions& options,
                                .clock = &clock_,
                                .cpu = cpu_,
                                .observer = observer};
-    if (group_ != nullptr) {
+    if (in_group()) {
       parts.observer = [this, i, observer](const StepStats& stats) {
         observer(stats);
         group_loop_->OnStepRows(i, stats.expert_rows);
@@ -236,7 +253,7 @@ void WorkerProcess::StartRanks(const WorkerOptions& options,
 
 absl::Status WorkerProcess::StartLoop(const WorkerOptions& options,
                                       WorkerObserver observer) {
-  if (group_ == nullptr) {
+  if (!in_group()) {
     loop_ = std::make_unique<EngineLoop>(&ranks_.front()->engine(),
                                          ranks_.front()->stream_to_poll(),
                                          agent_.get());
@@ -266,13 +283,26 @@ absl::Status WorkerProcess::StartLoop(const WorkerOptions& options,
 
 ExpertBalancerOptions WorkerProcess::BalancerOptions(
     const WorkerOptions& options) {
-  return {
-      .rebalance = {.mover = {.layout = group_->layout()},
-                    .interval = options.eplb_interval,
-                    .window_steps = options.eplb_window,
-                    .max_layers_in_flight = options.eplb_max_layers_in_flight},
-      .load_expert = [](uint32_t, uint32_t) { return absl::OkStatus(); },
-      .drop_expert = [](uint32_t, uint32_t) {}};
+  ExpertBalancerOptions balancer;
+  balancer.rebalance.mover.layout = *layout_;
+  balancer.rebalance.interval = options.eplb_interval;
+  balancer.rebalance.window_steps = options.eplb_window;
+  balancer.rebalance.max_layers_in_flight = options.eplb_max_layers_in_flight;
+  balancer.expert_bytes = weights_->expert_bytes();
+  balancer.load_expert = [this](uint32_t layer, uint32_t expert) {
+    return loads_experts_ ? weights_->AddExpert(layer, expert)
+                          : absl::OkStatus();
+  };
+  balancer.drop_expert = [this](uint32_t layer, uint32_t expert) {
+    if (loads_experts_) weights_->RemoveExpert(layer, expert);
+  };
+  return balancer;
+}
+
+ExpertGroupShape WorkerProcess::group_shape() const {
+  return {.experts = weights_->expert_shape(),
+          .num_ranks = static_cast<int>(layout_->num_ranks),
+          .slots_per_rank = static_cast<int>(layout_->slots_per_rank)};
 }
 
 GroupMembershipOptions WorkerProcess::MembershipOptions(
@@ -284,7 +314,7 @@ GroupMembershipOptions WorkerProcess::MembershipOptions(
                                  .member = {.rank_offset = layout.rank_offset,
                                             .local_ranks = layout.local_ranks}},
                         .leader_address = layout.leader},
-          .transport = {.shape = group_->shape(),
+          .transport = {.shape = group_shape(),
                         .local_ranks = layout.local_ranks,
                         .process = layout.rank_offset / layout.local_ranks,
                         .mode = options.transport,

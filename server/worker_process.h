@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,16 +15,17 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "comm/epoch_expert_dispatch.h"
+#include "comm/expert_boards.h"
 #include "comm/kv_pool.h"
 #include "comm/kv_transfer_agent.h"
 #include "comm/ucx_transport.h"
+#include "engine/expert_placement.h"
 #include "engine/llm_engine.h"
 #include "engine/model/deepseek_v3_runner.h"
 #include "kernels/thread_pool.h"
 #include "server/balance_metrics.h"
 #include "server/engine_loop.h"
 #include "server/expert_balancer.h"
-#include "server/expert_group.h"
 #include "server/group_loop.h"
 #include "server/group_membership.h"
 #include "server/group_metrics.h"
@@ -89,14 +91,17 @@ class WorkerProcess {
   // REQUIRES: in a group.
   GroupMembershipOptions MembershipOptions(const WorkerOptions& options) const;
   ExpertBalancerOptions BalancerOptions(const WorkerOptions& options);
+  bool in_group() const { return layout_.has_value(); }
+  ExpertGroupShape group_shape() const;  // REQUIRES: in a group.
   absl::Status WarmUpInGroup();
 
   // In the order of their making; each borrows from those above.
   MonotonicClock clock_;
   CpuContext cpu_;
   std::unique_ptr<ThreadPool> threads_;
-  std::unique_ptr<const LoadedDeepSeekV3> weights_;
-  std::unique_ptr<const ExpertGroup> group_;  // Null: no group.
+  std::unique_ptr<LoadedDeepSeekV3> weights_;
+  std::optional<ExpertLayout> layout_;  // Absent: no group.
+  bool loads_experts_ = false;          // Other processes have other experts.
   // Of each local rank, as are rank_pools_ and ranks_; the runners own their
   // dispatches.
   std::vector<EpochExpertDispatch*> dispatches_;

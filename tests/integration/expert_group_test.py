@@ -3,6 +3,8 @@
 expert-parallel group of any size, with copies of experts and without, with drafts and
 without, through a router that spreads requests over ranks."""
 
+import os
+import time
 import unittest
 
 from cluster import DEADLINE, Cluster, await_condition, golden, greedy, ids_prompt, pb, pb_grpc
@@ -50,20 +52,59 @@ def answers_of(worker_flags, *flags):
             calls = [stub.Generate(request_number(i), timeout=DEADLINE) for i in range(NUM_REQUESTS)]
             answers = [answer_of(call) for call in calls]
         await_condition(cluster.is_idle, "every block free")
-        return answers
+        return answers, cluster.worker_metric("baton_expert_moves_total", 'outcome="moved"')
     finally:
         cluster.stop()
 
 
+REBALANCING = "--eplb_interval=24,--eplb_window=16,--eplb_max_layers_in_flight=2"
+
+
 class ExpertGroupTest(unittest.TestCase):
-    def test_no_group_changes_a_token(self):
-        alone = answers_of("--num_draft_tokens=0")
-        self.assertEqual([len(answer) for answer in alone],
+    @classmethod
+    def setUpClass(cls):
+        cls.alone, _ = answers_of("--num_draft_tokens=0")
+
+    def check(self, worker_flags, *flags):
+        start = time.monotonic()
+        answers, moved_layers = answers_of(worker_flags, *flags)
+        self.assertEqual(answers, self.alone, (worker_flags, flags))
+        self.assertEqual(moved_layers > 0, "eplb" in worker_flags)
+        print("%s %s: equal, %d layers moved, %.1f s" % (" ".join(flags), worker_flags, moved_layers,
+                                                       time.monotonic() - start))
+
+    def test_each_answer_has_its_samples(self):
+        self.assertEqual([len(answer) for answer in self.alone],
                          [3 if i % 10 == 0 else 1 for i in range(NUM_REQUESTS)])
-        for flags in (("--num_draft_tokens=0", "--prefill_ep=2", "--decode_ep=64"),
-                      ("--num_draft_tokens=2", "--prefill_ep=2", "--decode_ep=4"),
-                      ("--num_redundant_experts=8,--pipeline_depth=3", "--unified", "--unified_ep=8")):
-            self.assertEqual(answers_of(*flags), alone, flags)
+
+    def test_64_ranks_in_a_process(self):
+        self.check("--num_draft_tokens=0", "--prefill_ep=2", "--decode_ep=64")
+
+    def test_64_ranks_in_4_processes_over_shared_memory(self):
+        self.check("--transport=shm", "--prefill_ep=2", "--decode_ep=64", "--decode_processes=4")
+
+    def test_64_ranks_in_4_processes_over_ucx_with_redundant_experts(self):
+        self.check("--transport=tcp,--num_redundant_experts=64", "--prefill_ep=2", "--decode_ep=64",
+                   "--decode_processes=4")
+
+    def test_64_ranks_in_4_processes_while_experts_move(self):
+        self.check("--num_redundant_experts=64," + REBALANCING, "--prefill_ep=2", "--prefill_processes=2",
+                   "--decode_ep=64", "--decode_processes=4")
+
+    def test_drafts(self):
+        self.check("--num_draft_tokens=2", "--prefill_ep=2", "--decode_ep=4", "--decode_processes=2")
+
+    def test_three_steps_in_flight(self):
+        self.check("--num_redundant_experts=8,--pipeline_depth=3," + REBALANCING, "--unified", "--unified_ep=8")
+
+    @unittest.skipUnless("ALL_GROUPS" in os.environ, "minutes; GROUPS.md has the table")
+    def test_every_size_and_way(self):
+        for prefill_ep, ep_size, redundant in ((2, 2, 32), (2, 4, 32), (2, 8, 32), (2, 64, 64), (4, 128, 192)):
+            for processes, transport in ((1, "auto"), (min(4, ep_size), "shm"), (min(4, ep_size), "tcp")):
+                for flags in ("", "--num_redundant_experts=%d," % redundant):
+                    for balancing in ("", "," + REBALANCING):
+                        self.check(flags + "--transport=" + transport + balancing, "--prefill_ep=%d" % prefill_ep,
+                                   "--decode_ep=%d" % ep_size, "--decode_processes=%d" % processes)
 
 
 if __name__ == "__main__":

@@ -128,8 +128,9 @@ CommittedRows LLMEngine::CommitRows(const ScheduledRows& rows,
     appended = AppendTokens(sequence,
                             std::span(sample->tokens).first(sample->num_tokens),
                             drawn.top);
-    if (sequence->exports())
+    if (sequence->exports()) {
       PublishTail(environment_.transfer, *sequence, drawn);
+    }
   }
   if (!sample->sampleable && sequence->generation == rows.generation) {
     End(sequence, NoDistributionError());

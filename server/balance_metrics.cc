@@ -144,4 +144,10 @@ void BalanceMetrics::SetAge(absl::Time now) {
   age_.Set(absl::ToDoubleSeconds(now - absl::FromUnixNanos(since)));
 }
 
+void BalanceMetrics::AddTo(v1::GroupLoad* load) const {
+  const auto ratios = step_ratio_.Collect().histogram;
+  load->set_expert_load_steps(ratios.sample_count);
+  load->set_expert_load_ratio_sum(ratios.sample_sum);
+}
+
 }  // namespace baton

@@ -14,6 +14,7 @@
 
 #include "absl/time/time.h"
 #include "engine/expert_plan.h"
+#include "proto/baton/v1/worker.pb.h"
 
 namespace baton {
 
@@ -47,6 +48,8 @@ class BalanceMetrics {
   void OnPlacement(uint64_t version, absl::Time now);
   // Before each scrape.
   void SetAge(absl::Time now);
+  // What GetLoad tells of the experts.
+  void AddTo(v1::GroupLoad* load) const;
 
  private:
   struct Maker;

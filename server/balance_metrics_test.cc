@@ -58,6 +58,17 @@ TEST(BalanceMetricsTest, PlansMovesAndTheAgeOfThePlacement) {
   }
 }
 
+TEST(BalanceMetricsTest, GetLoadTellsTheMeanStepsRatio) {
+  prometheus::Registry registry;
+  BalanceMetrics metrics(&registry, "decode");
+  metrics.OnStep(1.25);
+  metrics.OnStep(1.5);
+  v1::GroupLoad load;
+  metrics.AddTo(&load);
+  EXPECT_EQ(load.expert_load_steps(), 2u);
+  EXPECT_EQ(load.expert_load_ratio_sum(), 2.75);
+}
+
 TEST(BalanceMetricsTest, WithoutAPlacementThereIsNoAge) {
   prometheus::Registry registry;
   BalanceMetrics metrics(&registry, "decode");

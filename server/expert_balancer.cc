@@ -113,13 +113,12 @@ std::span<const ExpertSlots> ExpertBalancer::SlotsOf(
   return slots;
 }
 
-std::optional<double> ExpertBalancer::OnStepRows(
-    uint32_t local_rank, std::span<const uint32_t> rows) {
+void ExpertBalancer::OnStepRows(uint32_t local_rank,
+                                std::span<const uint32_t> rows) {
   rebalance_.OnStepRows(local_rank, rows);
   const std::optional<double> ratio = ratio_.Add(local_rank, rows);
   if (metrics_ != nullptr && ratio.has_value()) metrics_->OnStep(*ratio);
   Report();
-  return ratio;
 }
 
 void ExpertBalancer::Report() {

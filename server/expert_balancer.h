@@ -60,10 +60,8 @@ class ExpertBalancer final {
     ballot->placement_version = rebalance_.placement_version();
   }
   std::span<const ExpertSlots> SlotsOf(const StepDecision& decision);
-  // At each step's commit, of each local rank: StepStats::expert_rows. If that
-  // was the step's last rank: how even they were, as of RankLoadRatio.
-  std::optional<double> OnStepRows(uint32_t local_rank,
-                                   std::span<const uint32_t> rows);
+  // At each step's commit, of each local rank: StepStats::expert_rows.
+  void OnStepRows(uint32_t local_rank, std::span<const uint32_t> rows);
 
   // Behind the last step of the epoch: the first placement's experts are in
   // memory again, and no others, for the next epoch to begin with. Not OK: one

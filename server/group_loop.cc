@@ -328,11 +328,7 @@ absl::Status GroupLoop::Rejoin() {
 
 void GroupLoop::OnStepRows(uint32_t local_rank,
                            std::span<const uint32_t> rows) {
-  if (balancer_ == nullptr) return;
-  const std::optional<double> ratio = balancer_->OnStepRows(local_rank, rows);
-  if (ratio.has_value() && options_.metrics != nullptr) {
-    options_.metrics->SetExpertBalance(*ratio);
-  }
+  if (balancer_ != nullptr) balancer_->OnStepRows(local_rank, rows);
 }
 
 void GroupLoop::Wait() {

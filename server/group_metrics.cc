@@ -90,11 +90,7 @@ GroupMetrics::GroupMetrics(const Maker& make, const Ranks& ranks)
       watchdog_firings_(
           make.Count("baton_group_watchdog_firings_total",
                      "Epochs that this process ended, since others kept it "
-                     "waiting for too long.")),
-      expert_balance_(
-          make.Level("baton_group_expert_balance_ratio",
-                     "Rows of the experts on the rank with most over the mean "
-                     "of all ranks, lately; 0: not known.")) {
+                     "waiting for too long.")) {
   make.Level("baton_group_ranks", "Ranks of the group.").Set(ranks.group);
   make.Level("baton_group_local_ranks", "Those of them in this process.")
       .Set(ranks.local);
@@ -143,7 +139,6 @@ v1::GroupLoad GroupMetrics::load() const {
       exposed_wait_.Collect().histogram.sample_sum);
   load.set_epochs_ended(count(epochs_ended_));
   load.set_watchdog_firings(count(watchdog_firings_));
-  load.set_expert_balance(expert_balance_.Value());
   return load;
 }
 

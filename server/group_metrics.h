@@ -38,10 +38,8 @@ class GroupMetrics {
   void OnStep(const GroupStepStats& stats);
   // That no stepper was given.
   void OnDroppedMessage() { dropped_messages_.Increment(); }
-  // As GroupLoad.expert_balance.
-  void SetExpertBalance(double ratio) { expert_balance_.Set(ratio); }
 
-  // What GetLoad tells.
+  // What GetLoad tells, but for the experts.
   v1::GroupLoad load() const;
 
  private:
@@ -66,7 +64,6 @@ class GroupMetrics {
   Gauge& is_formed_;
   Counter& epochs_ended_;
   Counter& watchdog_firings_;
-  Gauge& expert_balance_;
 };
 
 }  // namespace baton

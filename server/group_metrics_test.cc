@@ -85,7 +85,6 @@ TEST_F(GroupMetricsTest, GetLoadTellsTheSame) {
                    .dropped_messages = 4,
                    .vote_wait = absl::Milliseconds(250),
                    .exposed_wait = absl::Milliseconds(125)});
-  metrics_.SetExpertBalance(1.25);
   const v1::GroupLoad load = metrics_.load();
   EXPECT_EQ(load.epoch(), 8u);
   EXPECT_TRUE(load.is_formed());
@@ -102,7 +101,6 @@ TEST_F(GroupMetricsTest, GetLoadTellsTheSame) {
   EXPECT_EQ(load.exposed_vote_wait_seconds(), 0.125);
   EXPECT_EQ(load.epochs_ended(), 1u);
   EXPECT_EQ(load.watchdog_firings(), 1u);
-  EXPECT_EQ(load.expert_balance(), 1.25);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "engine/llm_engine.h"
 #include "engine/token_sink.h"
 #include "proto/baton/v1/worker.pb.h"
+#include "server/balance_metrics.h"
 #include "server/edge/metrics.h"
 #include "server/edge/request_gate.h"
 #include "server/edge/stream_reactor.h"
@@ -38,7 +39,8 @@ struct TokenStreamEnvironment {
   const Clock* clock = nullptr;
   RequestGate* gate = nullptr;
   WorkerMetrics* metrics = nullptr;
-  const GroupMetrics* group = nullptr;  // Null: part of none.
+  const GroupMetrics* group = nullptr;      // Null: part of none.
+  const BalanceMetrics* balance = nullptr;  // Likewise.
 };
 
 // Of all ranks together, and of each. Thread-safe.

@@ -135,7 +135,8 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
                                           .clock = &process->clock(),
                                           .gate = &daemon.gate(),
                                           .metrics = &metrics,
-                                          .group = group.metrics()});
+                                          .group = group.metrics(),
+                                          .balance = group.balance()});
   scraped.store(process.get());
   RETURN_IF_ERROR(
       daemon.Serve({{v1::WorkerService::service_full_name(), &service}}));

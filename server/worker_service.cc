@@ -9,8 +9,10 @@
 #include "base/field_error.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "server/balance_metrics.h"
 #include "server/convert.h"
 #include "server/edge/grpc_status.h"
+#include "server/group_metrics.h"
 
 namespace baton {
 namespace {
@@ -109,6 +111,9 @@ grpc::ServerUnaryReactor* WorkerService::GetLoad(
   response->set_imported_kv_bytes(environment_.metrics->imported_kv_bytes());
   if (environment_.group != nullptr) {
     *response->mutable_group() = environment_.group->load();
+  }
+  if (environment_.balance != nullptr) {
+    environment_.balance->AddTo(response->mutable_group());
   }
   return Answer(context, absl::OkStatus());
 }

@@ -80,7 +80,8 @@ std::optional<double> Rate(double before, double now, double seconds) {
 
 std::string Format(std::optional<double> rate) {
   if (!rate.has_value()) return kNothing;
-  return absl::StrFormat(*rate < 100 ? "%.1f" : "%.0f", *rate);
+  return *rate < 100 ? absl::StrFormat("%.1f", *rate)
+                     : absl::StrFormat("%.0f", *rate);
 }
 
 std::string FormatWait(double seconds) {
@@ -229,9 +230,12 @@ Cells GroupRow(const std::string& endpoint, const Pair& pair) {
   row.push_back(mean(before.vote_wait_seconds(), now.vote_wait_seconds()));
   row.push_back(mean(before.exposed_vote_wait_seconds(),
                      now.exposed_vote_wait_seconds()));
-  row.push_back(now.expert_balance() > 0
-                    ? absl::StrFormat("%.2f", now.expert_balance())
-                    : kNothing);
+  const double balance =
+      now.expert_load_ratio_sum() - before.expert_load_ratio_sum();
+  const auto loads =
+      static_cast<double>(now.expert_load_steps() - before.expert_load_steps());
+  row.push_back(loads > 0 ? absl::StrFormat("%.2f", balance / loads)
+                          : kNothing);
   for (const uint64_t count :
        {now.dropped_messages(), now.epochs_ended(), now.watchdog_firings()}) {
     row.push_back(absl::StrCat(count));

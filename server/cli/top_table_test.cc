@@ -165,7 +165,8 @@ TEST(TopTableTest, AGroupsVotesAreALineAProcess) {
   group.set_votes(1100);
   group.set_vote_wait_seconds(50.25);
   group.set_exposed_vote_wait_seconds(0.004);
-  group.set_expert_balance(1.204);
+  group.set_expert_load_steps(10);
+  group.set_expert_load_ratio_sum(12.04);
   group.set_dropped_messages(6);
   group.set_epochs_ended(7);
   group.set_watchdog_firings(8);

@@ -1,6 +1,5 @@
 #include "comm/group_layout.h"
 
-#include <cstdlib>
 #include <string_view>
 
 #include "absl/strings/numbers.h"
@@ -136,16 +135,6 @@ absl::StatusOr<std::string> ResolveLeader(const std::string& flag,
 }
 
 }  // namespace
-
-LeaderWorkerSet ReadLeaderWorkerSet() {
-  const auto read = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  };
-  return {.leader_address = read("LWS_LEADER_ADDRESS"),
-          .group_size = read("LWS_GROUP_SIZE"),
-          .worker_index = read("LWS_WORKER_INDEX")};
-}
 
 absl::StatusOr<GroupLayout> ResolveGroupLayout(const GroupFlags& given,
                                                const LeaderWorkerSet& lws) {

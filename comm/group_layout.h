@@ -29,8 +29,6 @@ struct LeaderWorkerSet {
   std::optional<std::string> group_size = {};      // LWS_GROUP_SIZE
   std::optional<std::string> worker_index = {};    // LWS_WORKER_INDEX
 };
-// Of this process's environment.
-LeaderWorkerSet ReadLeaderWorkerSet();
 
 struct GroupLayout {
   uint32_t ep_size = 1;

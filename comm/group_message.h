@@ -46,6 +46,8 @@ inline constexpr size_t kMaxFormedFrameBytes = 32 << 20;
 struct GroupOption {
   std::string name = {};
   std::string value = {};
+
+  friend bool operator==(const GroupOption&, const GroupOption&) = default;
 };
 
 // One process of the group: the ranks [rank_offset, rank_offset + local_ranks).

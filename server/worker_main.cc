@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -95,6 +96,16 @@ class GroupSeries {
 absl::Status CheckModel(const WorkerOptions& options) {
   RETURN_IF_ERROR(TextHash(options.model).status());
   return WorkerProcess::CheckModel(options);
+}
+
+LeaderWorkerSet ReadLeaderWorkerSet() {
+  const auto read = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+  return {.leader_address = read("LWS_LEADER_ADDRESS"),
+          .group_size = read("LWS_GROUP_SIZE"),
+          .worker_index = read("LWS_WORKER_INDEX")};
 }
 
 absl::Status ResolveAndValidate(WorkerOptions* options) {

@@ -52,6 +52,31 @@ TEST(WorkerOptionsTest, FlagsReachTheirOptions) {
   EXPECT_EQ(options.eplb_max_layers_in_flight, 2u);
 }
 
+TEST(WorkerOptionsTest, AGroupMustAgreeOnWhatItsFlagsSay) {
+  const std::vector<std::string> arguments = {
+      "--ep_size=64", "--local_ranks=16", "--rank_offset=48", "--leader=h:1"};
+  WorkerOptions one;
+  ASSERT_TRUE(Parse(arguments, &one).run);
+  EXPECT_EQ(one.group_flags.ep_size, 64u);
+  EXPECT_EQ(one.group_flags.local_ranks, 16u);
+  EXPECT_EQ(one.group_flags.rank_offset, 48u);
+  EXPECT_EQ(one.group_flags.leader, "h:1");
+  for (const char* other :
+       {"--role=decode", "--num_redundant_experts=64", "--transport=tcp",
+        "--max_context_tokens=100", "--max_running_requests=3",
+        "--max_batched_tokens=600", "--max_chunk_tokens=8",
+        "--num_draft_tokens=1", "--all_interval=3", "--any_interval=3",
+        "--max_prefill_wait=1s", "--watchdog=1s", "--eplb_interval=3",
+        "--eplb_window=3", "--eplb_max_layers_in_flight=3"}) {
+    WorkerOptions two;
+    ASSERT_TRUE(Parse({other}, &two).run) << other;
+    EXPECT_NE(GroupOptionsOf(two), GroupOptionsOf({})) << other;
+  }
+  WorkerOptions ports;
+  ASSERT_TRUE(Parse({"--listen=h:2", "--kv_blocks=7"}, &ports).run);
+  EXPECT_EQ(GroupOptionsOf(ports), GroupOptionsOf({}));
+}
+
 TEST(WorkerOptionsTest, EveryContradictionNamesAFlag) {
   struct Case {
     std::vector<std::string> arguments;
@@ -61,8 +86,7 @@ TEST(WorkerOptionsTest, EveryContradictionNamesAFlag) {
       {{"--max_chunk_tokens=513"}, "max_chunk_tokens"},
       {{"--kv_blocks=5", "--kv_cache_bytes=1MiB"}, "kv_blocks"},
       {{"--max_context_tokens=1"}, "max_context_tokens"},
-      {{"--ep_size=3", "--local_ranks=2"}, "local_ranks"},
-      {{"--local_ranks=2"}, "local_ranks"},
+      {{"--ep_size=1025"}, "ep_size"},
       {{"--kv_cache_bytes=0"}, "kv_cache_bytes"},
       {{"--kv_blocks=0"}, "kv_blocks"},
       {{"--numerics=faster"}, "numerics"},

@@ -11,6 +11,7 @@
 #include <random>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/logging.h"
@@ -24,13 +25,16 @@ namespace baton {
 
 inline constexpr int kJobs = 24;
 
-inline std::unique_ptr<const LoadedDeepSeekV3> LoadDemo(
-    const GroupOptions& options) {
+// resident_experts: as of LoadOptions.
+inline std::unique_ptr<LoadedDeepSeekV3> LoadDemo(
+    const GroupOptions& options,
+    std::vector<std::vector<uint32_t>> resident_experts = {}) {
   LoadOptions load;
   load.folder = "models/tiny-deepseek-v3";
   load.max_rows = static_cast<int>(MaxGroupRows(options));
   load.max_logits_rows = static_cast<int>(MaxGroupLogitsRows(options));
   load.drafter = options.num_drafts > 0;
+  load.resident_experts = std::move(resident_experts);
   auto weights = LoadedDeepSeekV3::Load(load, {});
   CHECK_OK(weights.status());
   return *std::move(weights);

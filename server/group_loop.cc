@@ -238,7 +238,7 @@ void GroupLoop::CheckTransport() {
 
 void GroupLoop::CheckWatchdog() {
   const StepVote& vote = stepper_->vote();
-  if (vote.phase() == VotePhase::kPosting || RanksOfMissing().empty()) {
+  if (vote.phase() == VotePhase::kPosting || vote.is_complete()) {
     awaited_.reset();
     return;
   }

@@ -37,6 +37,13 @@ def await_condition(condition, what):
     return time.monotonic() - start
 
 
+def metric(url, name, label=""):
+    """The sum over the lines of /metrics that start with `name` and hold `label`."""
+    with urllib.request.urlopen(url, timeout=DEADLINE) as page:
+        lines = page.read().decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name) and label in line)
+
+
 def golden(name):
     with open("%s/golden/%s.json" % (MODEL, name), encoding="utf-8") as f:
         return json.load(f)
@@ -75,12 +82,8 @@ class Cluster:
         assert self._up.wait(DEADLINE) == 0
 
     def metric(self, process, name, label=""):
-        """The sum over the lines of /metrics that start with `name` and hold `label`."""
         http = next(p["http"] for p in self.processes if p["name"] == process)
-        with urllib.request.urlopen("http://%s/metrics" % http, timeout=DEADLINE) as page:
-            lines = page.read().decode().splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines
-                   if line.startswith(name) and label in line)
+        return metric("http://%s/metrics" % http, name, label)
 
     def worker_metric(self, name, label=""):
         return sum(self.metric(worker, name, label) for worker in self.workers)

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 
-from cluster import DEADLINE, MODEL, await_condition
+from cluster import DEADLINE, MODEL, await_condition, metric
 
 import urllib.error
 import urllib.request
@@ -29,9 +29,9 @@ class Server:
         self._log = os.path.join(os.environ["TEST_TMPDIR"], log)
         self.process = None
 
-    def start(self):
+    def start(self, **environment):
         with open(self._log, "w", encoding="utf-8") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, env={**os.environ, **environment})
 
     def log(self):
         with open(self._log, encoding="utf-8") as f:
@@ -55,11 +55,21 @@ class Server:
         ranks = [[int(rank) for rank in part.split("..")] for part in found[1].split()] if found else []
         return {rank for part in ranks for rank in range(part[0], part[-1] + 1)}
 
+    def metric(self, name):
+        return metric("http://%s/metrics" % self.http, name)
+
     def kill(self, number=signal.SIGKILL):
         self.process.send_signal(number)
 
     def end(self):
         return self.process.wait(DEADLINE)
+
+
+def kill_all(servers):
+    for server in servers:
+        if server.process.poll() is None:
+            server.kill()
+            server.end()
 
 
 class Group:
@@ -89,10 +99,7 @@ class Group:
         return await_condition(lambda: all(worker.is_ready() for worker in self.workers), "the group")
 
     def kill(self):
-        for server in [self.router, *self.workers]:
-            if server.process.poll() is None:
-                server.kill()
-                server.end()
+        kill_all([self.router, *self.workers])
 
     def stop(self):
         for server in [self.router, *self.workers]:

@@ -98,6 +98,8 @@ class BatondTest(unittest.TestCase):
         self.assertEqual(ended.returncode, 0)
         self.assertIn("no-such-folder", self.refused("--model=no-such-folder", "--check", code=1))
         self.assertIn("max_context_tokens", self.refused("--model=" + MODEL, "--max_context_tokens=1", "--check"))
+        self.assertIn("num_redundant_experts", self.refused("--model=" + MODEL, "--ep_size=8",
+                                                            "--num_redundant_experts=3", "--check", code=1))
         self.assertIn("max_context_tokens", self.refused("--model=" + MODEL, "--max_context_tokens=999999", "--check", code=1))
 
     def test_sigterm_before_it_serves_is_a_good_end(self):

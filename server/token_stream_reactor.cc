@@ -347,7 +347,9 @@ void TokenStreamReactor<Response>::LogEnd() const {
   LOG(INFO) << "request " << id_ << " sample " << sample_index_ << " samples "
             << num_samples_ << " attempt " << attempt_ << " call "
             << kCallName<Response> << " outcome "
-            << OutcomeName(total_.status.code()) << " prompt "
+            << OutcomeName(total_.status.code())
+            << (total_.status.ok() ? "" : " reason ") << total_.status.message()
+            << " prompt "
             << total_.prompt_tokens << " cached " << total_.cached_tokens
             << " output " << total_.output_tokens << " queue "
             << absl::FormatDuration(total_.queue_time) << " prefill "

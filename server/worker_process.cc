@@ -117,7 +117,10 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
 }
 
 absl::Status WorkerProcess::CheckModel(const WorkerOptions& options) {
-  return LoadedDeepSeekV3::Check(ModelOptions(options));
+  const LoadOptions load = ModelOptions(options);
+  RETURN_IF_ERROR(LoadedDeepSeekV3::Check(load));
+  if (options.group.ep_size == 1) return absl::OkStatus();
+  return ReadLayout(options, load).status();
 }
 
 std::vector<std::string> WorkerProcess::kv_transports() const {

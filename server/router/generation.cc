@@ -50,6 +50,13 @@ double Seconds(absl::Duration duration) {
   return absl::ToDoubleSeconds(duration);
 }
 
+// The first sample alone imports the prompt's KV, and speaks only once that is
+// there; the others may compute a short prompt themselves before.
+bool IsOfFirstSample(const v1::DecodeResponse& message) {
+  if (message.has_chunk()) return message.chunk().sample_index() == 0;
+  return message.has_finished() && message.finished().sample_index() == 0;
+}
+
 }  // namespace
 
 Generation::Generation(GenerationPlan plan, const Options& options)
@@ -84,6 +91,7 @@ GenerationActions Generation::OnRoute(Route route, uint64_t id_counter) {
   summary_.set_fingerprint(route_.fingerprint);
   kv_handle_.clear();
   decode_answered_ = false;
+  decode_has_kv_ = false;
   prefill_open_ = route_.prefill.has_value();
   if (prefill_open_) {
     MoveTo(GenerationPhase::kPrefilling);
@@ -153,8 +161,7 @@ GenerationActions Generation::OnPrefillEnd(uint32_t attempt,
     return Fail(absl::InternalError("a prefill call ended without a handle"),
                 now);
   }
-  // The decode server streams: it has pulled everything.
-  if (status.ok() || decode_answered_) {
+  if (status.ok() || decode_has_kv_) {
     if (prompt_stream_.complete()) return {.send = HasEndToTell()};
     return Fail(WorkerLost("before all log-probabilities of the prompt came"),
                 now);
@@ -166,17 +173,20 @@ GenerationActions Generation::OnDecodeMessage(uint32_t attempt,
                                               const v1::DecodeResponse& message,
                                               absl::Time now) {
   if (IsOld(attempt) || phase_ != GenerationPhase::kDecoding) return {};
-  GenerationActions actions = OnFirstDecodeMessage();
-  GenerationActions more;
+  decode_answered_ = true;
+  const bool had_kv = decode_has_kv_;
+  decode_has_kv_ |= IsOfFirstSample(message);
+  const bool may_start_grace = decode_has_kv_ && !had_kv && prefill_open_;
+  GenerationActions actions;
   if (message.has_prompt_logprobs()) {
-    more = OnPromptLogprobs(message.prompt_logprobs(), now);
+    actions = OnPromptLogprobs(message.prompt_logprobs(), now);
   } else if (message.has_chunk()) {
-    more = OnTokens(message.chunk(), now);
+    actions = OnTokens(message.chunk(), now);
   } else if (message.has_finished()) {
-    more = OnDecodeFinished(message.finished(), now);
+    actions = OnDecodeFinished(message.finished(), now);
   }
-  more.start_grace |= actions.start_grace && !more.finish;
-  return more;
+  actions.start_grace |= may_start_grace && !actions.finish;
+  return actions;
 }
 
 GenerationActions Generation::OnDecodeEnd(uint32_t attempt,
@@ -323,12 +333,6 @@ GenerationActions Generation::OnStopString(Sample* sample, absl::Time now) {
     Finish(absl::OkStatus(), now, &actions);
   }
   return actions;
-}
-
-// The decode server speaks only once it holds the prompt's KV.
-GenerationActions Generation::OnFirstDecodeMessage() {
-  if (std::exchange(decode_answered_, true)) return {};
-  return {.start_grace = prefill_open_};
 }
 
 GenerationActions Generation::OnDecodeFinished(

@@ -115,7 +115,6 @@ class Generation final {
                                      absl::Time now);
   GenerationActions OnTokens(const v1::TokenChunk& tokens, absl::Time now);
   GenerationActions OnStopString(Sample* sample, absl::Time now);
-  GenerationActions OnFirstDecodeMessage();
   GenerationActions OnDecodeFinished(const v1::DecodeFinished& finished,
                                      absl::Time now);
   void SumUp(const v1::DecodeFinished& finished);
@@ -148,6 +147,7 @@ class Generation final {
   std::string kv_handle_;
   bool prefill_open_ = false;
   bool decode_answered_ = false;
+  bool decode_has_kv_ = false;  // Pulled all of it.
 
   v1::PromptLogprobs prompt_logprobs_;
   v1::GenerateFinished summary_;

@@ -139,7 +139,7 @@ TEST_F(LLMEngineGroupExpertRowsTest, EachStepTellsItsOwnRowsAnEmptyOneToo) {
                        {2, {others, 0, 5, 2 * others, 0, 5 + 1}},
                        {3, {others, 0, 0, 2 * others, 0, 0}},
                    }));
-  engine_.EndAll(absl::CancelledError("the test is over"));
+  engine_.EndUnfinished(absl::CancelledError("the test is over"));
   EXPECT_TRUE(sink.finished());
 }
 

@@ -174,13 +174,13 @@ std::vector<TensorToWrite> MixedTensors() {
   auto tensors = RandomTensors(SmallV3Config(), 1, TensorDtype::kBf16);
   std::vector<TensorToWrite> scales;
   for (TensorToWrite& tensor : tensors) {
-    if (tensor.name.find("experts.3.gate_proj") != std::string::npos) {
+    if (tensor.name.ends_with("experts.3.gate_proj.weight")) {
       tensor.dtype = TensorDtype::kF8E4M3;
       tensor.bytes.resize(tensor.bytes.size() / 2);
       for (std::byte& byte : tensor.bytes) byte &= std::byte{0xb7};
       scales.push_back(F32Tensor(tensor.name + "_scale_inv", {1, 1}, {0.5f}));
-    } else if (tensor.name.find("experts.4.gate_proj") != std::string::npos ||
-               tensor.name.find("experts.4.down_proj") != std::string::npos) {
+    } else if (tensor.name.ends_with("experts.4.gate_proj.weight") ||
+               tensor.name.ends_with("experts.4.down_proj.weight")) {
       tensor = F32Tensor(tensor.name, tensor.shape,
                          std::vector<float>(tensor.bytes.size() / 2, 0.1f));
     }

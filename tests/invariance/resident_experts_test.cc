@@ -21,6 +21,7 @@ namespace baton {
 namespace {
 
 using Experts = std::vector<std::vector<uint32_t>>;
+using Ranks = std::vector<std::unique_ptr<LoadedDeepSeekV3>>;
 
 class ResidentExpertsTest : public ExpertGroupTest {
  protected:
@@ -38,7 +39,7 @@ class ResidentExpertsTest : public ExpertGroupTest {
 
   // Each rank with its own weights, on a thread; true if all are right.
   bool RunRanksWith(
-      const std::vector<std::unique_ptr<LoadedDeepSeekV3>>& weights,
+      const Ranks& weights,
       const std::function<GroupOptions(int rank)>& options_of) const {
     auto exchange = SharedExpertExchange::Create(exchange_options_);
     CHECK_OK(exchange.status());
@@ -57,13 +58,53 @@ class ResidentExpertsTest : public ExpertGroupTest {
   }
 
   // One for each rank.
-  std::vector<std::unique_ptr<LoadedDeepSeekV3>> LoadFor(
-      std::span<const ExpertSlots> placement) const {
-    std::vector<std::unique_ptr<LoadedDeepSeekV3>> weights;
+  Ranks LoadFor(std::span<const ExpertSlots> placement) const {
+    Ranks weights;
     for (int rank = 0; rank < GetParam().num_ranks; ++rank) {
       weights.push_back(LoadDemo(options_, ExpertsOf(placement, rank)));
     }
     return weights;
+  }
+
+  // What each rank lacks for a placement; gives how many.
+  uint32_t AddMissing(const Ranks& weights, uint32_t placement) const {
+    return CountExperts(placement, [&](int rank, Place at, bool wanted) {
+      if (!wanted || weights[rank]->HasExpert(at.layer, at.expert)) return 0;
+      EXPECT_TRUE(weights[rank]->AddExpert(at.layer, at.expert).ok());
+      return 1;
+    });
+  }
+
+  // What a rank does not need for it.
+  uint32_t RemoveOthers(const Ranks& weights, uint32_t placement) const {
+    return CountExperts(placement, [&](int rank, Place at, bool wanted) {
+      if (wanted || !weights[rank]->HasExpert(at.layer, at.expert)) return 0;
+      weights[rank]->RemoveExpert(at.layer, at.expert);
+      return 1;
+    });
+  }
+
+ private:
+  struct Place {
+    uint32_t layer = 0;
+    uint32_t expert = 0;
+  };
+
+  // The sum over all ranks and experts of visit(rank, place, is in a slot).
+  uint32_t CountExperts(
+      uint32_t placement,
+      const std::function<uint32_t(int, Place, bool)>& visit) const {
+    uint32_t count = 0;
+    for (int rank = 0; rank < GetParam().num_ranks; ++rank) {
+      const Experts wanted = ExpertsOf(placements_->of(placement), rank);
+      const uint32_t num_experts = weights_->info().num_experts;
+      for (uint32_t i = 0; i < wanted.size() * num_experts; ++i) {
+        const Place at = {i / num_experts, i % num_experts};
+        count += visit(rank, at,
+                       std::ranges::binary_search(wanted[at.layer], at.expert));
+      }
+    }
+    return count;
   }
 };
 
@@ -128,42 +169,18 @@ class Mover {
 };
 
 TEST_P(ResidentExpertsTest, ExpertsComeAndGoWhileStepsRun) {
-  const auto placement = [&](uint32_t i) { return placements_->of(i); };
-  const auto weights = LoadFor(placement(0));
+  const auto weights = LoadFor(placements_->of(0));
   Mover mover(options_.num_steps, GetParam().num_ranks);
   uint32_t num_added = 0;
   uint32_t num_removed = 0;
-  const auto for_each_expert = [&](uint32_t i, auto&& visit) {
-    for (size_t rank = 0; rank < weights.size(); ++rank) {
-      const Experts wanted = ExpertsOf(placement(i), static_cast<int>(rank));
-      for (uint32_t layer = 0; layer < wanted.size(); ++layer) {
-        for (uint32_t e = 0; e < weights_->info().num_experts; ++e) {
-          visit(weights[rank].get(), layer, e,
-                std::ranges::binary_search(wanted[layer], e));
-        }
-      }
-    }
-  };
-  const auto add = [&](LoadedDeepSeekV3* of, uint32_t layer, uint32_t expert,
-                       bool wanted) {
-    if (!wanted || of->HasExpert(layer, expert)) return;
-    EXPECT_TRUE(of->AddExpert(layer, expert).ok());
-    ++num_added;
-  };
-  const auto remove = [&](LoadedDeepSeekV3* of, uint32_t layer, uint32_t expert,
-                          bool wanted) {
-    if (wanted || !of->HasExpert(layer, expert)) return;
-    of->RemoveExpert(layer, expert);
-    ++num_removed;
-  };
   std::thread thread([&] {
-    mover.Run([&](uint32_t i) { for_each_expert(i, add); },
-              [&](uint32_t i) { for_each_expert(i, remove); });
+    mover.Run([&](uint32_t i) { num_added += AddMissing(weights, i); },
+              [&](uint32_t i) { num_removed += RemoveOthers(weights, i); });
   });
   EXPECT_TRUE(RunRanksWith(weights, [&](int rank) {
     GroupOptions options = options_;
     options.slots = [&](uint32_t step) {
-      return placement(Mover::PlacementOf(step));
+      return placements_->of(Mover::PlacementOf(step));
     };
     options.before_step = [&, rank](uint32_t step) {
       mover.BeforeStep(rank, step);

@@ -242,21 +242,32 @@ void UcxExpertExchange::Fail(absl::Status status,
   local_->End();
 }
 
-// Local ranks waited for too long: for each other, or for these processes.
 void UcxExpertExchange::NoteMissing() {
-  if (closed_ || !absl::IsDeadlineExceeded(local_->status())) return;
-  std::vector<uint32_t> missing = local_->lost_ranks();
-  const bool are_local = !missing.empty();
-  for (const Process& process : processes_) {
-    if (are_local || IsHere(process, sent_)) continue;
-    for (const uint32_t rank : RanksIn(process.ranks)) missing.push_back(rank);
-  }
+  if (closed_) return;
+  std::vector<uint32_t> missing = MissingRanks();
   const absl::MutexLock lock(&mutex_);
   if (failure_.ok()) lost_ranks_ = std::move(missing);
+  has_noted_ = true;
+}
+
+// Local ranks waited for too long: for each other, or for these processes.
+std::vector<uint32_t> UcxExpertExchange::MissingRanks() const {
+  if (!absl::IsDeadlineExceeded(local_->status())) return {};
+  std::vector<uint32_t> missing = local_->lost_ranks();
+  if (!missing.empty()) return missing;
+  for (const Process& process : processes_) {
+    if (IsHere(process, sent_)) continue;
+    for (const uint32_t rank : RanksIn(process.ranks)) missing.push_back(rank);
+  }
+  return missing;
 }
 
 std::vector<uint32_t> UcxExpertExchange::lost_ranks() const {
+  // A deadline of local ranks wakes nobody else.
+  const bool will_note = thread_.joinable() && local_->ended();
+  if (will_note) messenger_->Wake();
   const absl::MutexLock lock(&mutex_);
+  if (will_note) mutex_.Await(absl::Condition(&has_noted_));
   return lost_ranks_;
 }
 

@@ -62,7 +62,8 @@ class UcxExpertExchange final {
   // Ends it for all: the other processes see the connection close.
   void End();
   absl::Status status() const;
-  // Whom that is about, as far as it is known; ascending.
+  // Whom that is about, as far as it is known; ascending. Once ended, it waits
+  // for the bridge thread to see that.
   std::vector<uint32_t> lost_ranks() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -95,6 +96,7 @@ class UcxExpertExchange final {
   absl::Status TakeMessages(uint32_t exchange);
   void Fail(absl::Status status, std::vector<uint32_t> lost_ranks);
   void NoteMissing();
+  std::vector<uint32_t> MissingRanks() const;
   void CloseAll();
 
   const UcxExpertExchangeOptions options_;
@@ -109,6 +111,7 @@ class UcxExpertExchange final {
   mutable absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> lost_ranks_ ABSL_GUARDED_BY(mutex_);
+  bool has_noted_ ABSL_GUARDED_BY(mutex_) = false;  // lost_ranks_ is final.
 
   // The bridge thread's, from Connect() on.
   uint64_t epoch_ = 0;

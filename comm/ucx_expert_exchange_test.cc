@@ -18,6 +18,7 @@
 namespace baton {
 namespace {
 
+using Ranks = std::vector<uint32_t>;
 using Exchanges = std::vector<std::unique_ptr<UcxExpertExchange>>;
 
 // The parts of a group, all in this process, before Connect().
@@ -117,6 +118,8 @@ TEST(UcxExpertExchangeTest, AnEndInOneProcessEndsTheOthers) {
   EXPECT_NE(std::string(parts[1]->status().message()).find("are lost"),
             std::string::npos)
       << parts[1]->status();
+  EXPECT_EQ(parts[0]->lost_ranks(), Ranks());
+  EXPECT_FALSE(parts[1]->lost_ranks().empty());
 }
 
 TEST(UcxExpertExchangeTest, ASilentProcessEndsTheOthersByTheDeadline) {
@@ -128,6 +131,48 @@ TEST(UcxExpertExchangeTest, ASilentProcessEndsTheOthersByTheDeadline) {
   EXPECT_EQ(parts[0]->status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_NE(std::string(parts[0]->status().message()).find("another process"),
             std::string::npos);
+  EXPECT_EQ(parts[0]->lost_ranks(), Ranks{1});
+}
+
+TEST(UcxExpertExchangeTest, ADeadlineNamesEveryProcessThatIsSilent) {
+  const ExpertGroupShape shape = SmallGroupShape(4, 4);
+  const std::vector<RankRange> processes = {{0, 1}, {1, 3}, {3, 4}};
+  const Exchanges parts = MakeGroup(shape, processes, absl::Milliseconds(200));
+  EXPECT_EQ(parts[0]->lost_ranks(), Ranks());
+  const auto dispatch = parts[0]->MakeDispatch(0);
+  Dispatch(shape.experts, {}, SlotTable::Identity(16), dispatch.get());
+  EXPECT_EQ(parts[0]->lost_ranks(), (Ranks{1, 2, 3}));
+}
+
+TEST(UcxExpertExchangeTest, ALocalRankThatIsMissingIsNamedAndNobodyElse) {
+  const ExpertGroupShape shape = SmallGroupShape(4, 4);
+  const Exchanges parts =
+      MakeGroup(shape, {{0, 1}, {1, 4}}, absl::Milliseconds(200));
+  std::thread other([&] {
+    const auto dispatch = parts[1]->MakeDispatch(3);
+    Dispatch(shape.experts, {}, SlotTable::Identity(16), dispatch.get());
+  });
+  const auto dispatch = parts[1]->MakeDispatch(1);
+  Dispatch(shape.experts, {}, SlotTable::Identity(16), dispatch.get());
+  other.join();
+  EXPECT_EQ(parts[1]->status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(parts[1]->lost_ranks(), Ranks{2});
+}
+
+TEST(UcxExpertExchangeTest, AProcessThatIsGoneIsNamed) {
+  const ExpertGroupShape shape = SmallGroupShape(4, 4);
+  const std::vector<RankRange> processes = {{0, 1}, {1, 3}, {3, 4}};
+  Exchanges parts = MakeGroup(shape, processes);
+  RunRanks(parts, processes, [&](UcxExpertExchange* exchange, int rank) {
+    const auto dispatch = exchange->MakeDispatch(rank);
+    EXPECT_TRUE(ExchangesRight(shape.experts, {}, SlotTable::Identity(16),
+                               dispatch.get()));
+  });
+  parts[1].reset();
+  const auto dispatch = parts[0]->MakeDispatch(0);
+  Dispatch(shape.experts, {}, SlotTable::Identity(16), dispatch.get());
+  EXPECT_EQ(parts[0]->status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(parts[0]->lost_ranks(), (Ranks{1, 2}));
 }
 
 TEST(UcxExpertExchangeTest, MessagesOfAnotherEpochAreDropped) {

@@ -103,6 +103,34 @@ TEST(GroupBarrierTest, ADeadlineEndsItAndNamesWhoIsMissing) {
                       "11"),
             std::string::npos)
       << status;
+  EXPECT_EQ(barrier.missing_ranks(), (std::vector<uint32_t>{9, 11}));
+}
+
+TEST(GroupBarrierTest, NobodyIsMissingFromWhatGoesOnOrWasToldToEnd) {
+  GroupBarrierState state = {};
+  Arrivals arrivals(2);
+  GroupBarrier barrier({.deadline = absl::Minutes(1)}, &state, arrivals);
+  RunMembers(2, [&](int member) { ASSERT_TRUE(barrier.Arrive(member)); });
+  EXPECT_EQ(barrier.missing_ranks(), std::vector<uint32_t>());
+  RunMembers(2, [&](int member) {
+    if (member == 0) {
+      EXPECT_FALSE(barrier.Arrive(member));
+    } else {
+      barrier.End();
+    }
+  });
+  EXPECT_EQ(barrier.missing_ranks(), std::vector<uint32_t>());
+}
+
+TEST(GroupBarrierTest, NobodyIsMissingWhereAllAreHereAndNobodyReleasesThem) {
+  GroupBarrierState state = {};
+  Arrivals arrivals(2);
+  GroupBarrier barrier({.deadline = absl::Milliseconds(50)}, &state, arrivals);
+  RunMembers(2, [&](int member) {
+    EXPECT_FALSE(barrier.ArriveForRelease(member, [] {}));
+  });
+  EXPECT_EQ(barrier.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(barrier.missing_ranks(), std::vector<uint32_t>());
 }
 
 }  // namespace

@@ -121,7 +121,6 @@ absl::Status UcxMessenger::Listen(NetworkAddress address) {
 }
 
 UcxMessenger::~UcxMessenger() {
-  if (listener_ != nullptr) ucp_listener_destroy(listener_);
   for (const auto& [endpoint, connection] : connections_) {
     Fail(connection.get(), absl::CancelledError("closed"));
   }
@@ -131,6 +130,9 @@ UcxMessenger::~UcxMessenger() {
   while (!(IsQuiet() && operations_.empty()) && absl::Now() < deadline) {
     Poll(&untold);
   }
+  // As late as can be: UCX 1.13.1 crashes where a peer that is just connecting
+  // goes on with it once the listener is gone.
+  if (listener_ != nullptr) ucp_listener_destroy(listener_);
   worker_.reset();
   if (wake_fd_ >= 0) close(wake_fd_);
 }

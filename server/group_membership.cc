@@ -80,22 +80,26 @@ void GroupMembership::Leave() {
   if (links_ != nullptr) links_->Stop();
 }
 
+bool GroupMembership::HasChannel() const {
+  return connected_ && transport_->channel().status().ok();
+}
+
 void GroupMembership::Wait(absl::Duration timeout) {
   {
     const absl::MutexLock lock(&mutex_);
-    if (!connected_) {
+    const bool has_channel = HasChannel();
+    if (!has_channel) {
       mutex_.AwaitWithTimeout(absl::Condition(this, &GroupMembership::IsWoken),
                               timeout);
     }
-    if (std::exchange(woken_, false)) return;
-    if (!connected_) return;
+    if (std::exchange(woken_, false) || !has_channel) return;
   }
   transport_->channel().Wait(timeout);
 }
 
 void GroupMembership::Wake() {
   const absl::MutexLock lock(&mutex_);
-  if (connected_) {
+  if (HasChannel()) {
     transport_->channel().Wake();
   } else {
     woken_ = true;

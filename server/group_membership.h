@@ -75,6 +75,8 @@ class GroupMembership final {
   // On the links' thread.
   void OnFormed(const GroupEpoch& group);
   void OnEvent(MembershipEvent event);
+  // To wait on: one that has ended holds nobody up.
+  bool HasChannel() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsWoken() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return woken_; }
 
   const GroupMembershipOptions options_;
@@ -83,7 +85,7 @@ class GroupMembership final {
   absl::Mutex mutex_;
   // Held while it is replaced, and by every other thread that uses it.
   std::unique_ptr<GroupTransport> transport_;
-  // It has a channel, for us to wait on.
+  // It has a channel.
   bool connected_ ABSL_GUARDED_BY(mutex_) = false;
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <thread>
 
 #include "base/logging.h"
@@ -57,6 +58,12 @@ double Quantile(std::vector<double> values, double part) {
   std::sort(values.begin(), values.end());
   const auto last = static_cast<double>(values.size() - 1);
   return values[static_cast<size_t>(part * last)];
+}
+
+double Mean(const std::vector<double>& values) {
+  CHECK(!values.empty());
+  return std::accumulate(values.begin(), values.end(), 0.0) /
+         static_cast<double>(values.size());
 }
 
 }  // namespace baton

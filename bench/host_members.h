@@ -38,6 +38,7 @@ void RunMembers(MemberKind kind, int num, const std::function<void(int)>& body);
 
 // The value below which this part of them is. REQUIRES: not empty.
 double Quantile(std::vector<double> values, double part);
+double Mean(const std::vector<double>& values);  // Likewise.
 
 }  // namespace baton
 

@@ -25,7 +25,6 @@ namespace {
 
 struct Options {
   GroupRunOptions run;
-  uint32_t redundant_experts = 0;
   uint32_t rounds = 3;
 };
 
@@ -55,7 +54,7 @@ void AddFlags(Flags& flags, Options* o) {
   flags.Add(
       &run.pipeline_depth,
       {.name = "pipeline_depth", .help = "As batond's.", .min = 1, .max = 3});
-  flags.Add(&o->redundant_experts,
+  flags.Add(&run.num_redundant_experts,
             {.name = "num_redundant_experts", .help = "As batond's."});
   flags.Add(&run.eplb_interval,
             {.name = "eplb_interval", .help = "As batond's."});
@@ -92,12 +91,11 @@ struct StepFigures {
   std::vector<double> vote_waits;  // Microseconds, of all processes.
   std::vector<double> exposed_waits;
   double device_idle = 0;  // Microseconds of a rank.
-  // Milliseconds of all processes.
-  double schedule = 0;
-  double commit = 0;
   // CPU milliseconds of all processes.
   double cpu = 0;
   double engine = 0;
+  double commit = 0;
+  double launch = 0;
   double device = 0;
   double exchange = 0;
   double experts = 0;
@@ -110,10 +108,10 @@ void AddProcess(std::span<const GroupStepRecord> steps, const Window& window,
   const GroupStepRecord& b = steps[window.last];
   const double each = 1e3 / window.size();
   all->device_idle += (b.device_idle - a.device_idle) * each;
-  all->schedule += (b.schedule - a.schedule) * each;
-  all->commit += (b.commit - a.commit) * each;
   all->cpu += (b.process_cpu - a.process_cpu) * each;
   all->engine += (b.engine_cpu - a.engine_cpu) * each;
+  all->commit += (b.commit_cpu - a.commit_cpu) * each;
+  all->launch += (b.launch_cpu - a.launch_cpu) * each;
   all->device += (b.device_cpu - a.device_cpu) * each;
   all->exchange += (b.exchange_cpu - a.exchange_cpu) * each;
   all->experts += (b.experts_cpu - a.experts_cpu) * each;
@@ -191,13 +189,14 @@ void PrintParts(const std::string& name, const StepFigures& f,
   const double cores = static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
   std::printf(
       "| ranks | processes | by | batch | step ms | CPU ms: attention and rest "
-      "| experts | copies | barriers | engine | other threads | of %.0f cores "
-      "%% | plan, commit ms |\n"
-      "| %s | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %.0f | %.2f, "
-      "%.2f |\n",
+      "| experts | copies | barriers | engine: commit, launch, rest | other "
+      "threads | of %.0f cores %% |\n"
+      "| %s | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f, %.2f, %.2f | %.2f | "
+      "%.0f |\n",
       cores, name.c_str(), f.mean, f.device - f.exchange - f.experts, f.experts,
-      f.exchange - barriers, barriers, f.engine, f.cpu - f.device - f.engine,
-      100 * f.cpu / f.mean / cores, f.schedule, f.commit);
+      f.exchange - barriers, barriers, f.commit, f.launch,
+      f.engine - f.commit - f.launch, f.cpu - f.device - f.engine,
+      100 * f.cpu / f.mean / cores);
 }
 
 int Run(const Options& options) {
@@ -226,7 +225,6 @@ int main(int argc, char** argv) {
     if (options.run.ep_size % options.run.processes != 0) {
       return baton::FieldError("processes", "do not divide the ranks evenly");
     }
-    options.run.num_redundant_experts = options.redundant_experts;
     return absl::OkStatus();
   };
   if (auto code = flags.ParseOrExitCode(argc, argv, environ, validate)) {

@@ -8,6 +8,7 @@
 #include <latch>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -107,6 +108,7 @@ class GroupProcess {
   GroupMembershipOptions MembershipOptions() const;
   GenerationRequest MakeRequest(uint32_t number) const;
   void OnStep(const GroupStepStats& stats);
+  double EngineCpuSinceLast();
 
   const GroupRunOptions options_;
   const std::string leader_;
@@ -123,6 +125,8 @@ class GroupProcess {
   // The engines' thread's.
   size_t num_steps_ = 0;
   GroupStepRecord sums_;
+  double engine_cpu_ = 0;
+  bool commits_ = false;  // A rank's step, since the newest launch.
   std::unique_ptr<GroupLoop> loop_;
 };
 
@@ -160,8 +164,9 @@ void GroupProcess::AddRank(uint32_t local_rank) {
   rank.runner->BindKvPool(rank.pool->get());
   const auto on_step = [this, local_rank](const StepStats& stats) {
     sums_.device_idle += absl::ToDoubleSeconds(stats.device_idle);
-    sums_.schedule += absl::ToDoubleSeconds(stats.schedule_time);
-    sums_.commit += absl::ToDoubleSeconds(stats.commit_time);
+    // Before the first one, turns have looked for it in vain.
+    const double cpu = EngineCpuSinceLast();
+    sums_.commit_cpu += std::exchange(commits_, true) ? cpu : 0;
     loop_->OnStepRows(local_rank, stats.expert_rows);
   };
   const DeviceTask on_work = {
@@ -214,9 +219,17 @@ void GroupProcess::StartLoop() {
       *std::move(membership), std::move(ranks), nullptr, &clock_);
 }
 
+double GroupProcess::EngineCpuSinceLast() {
+  const double last =
+      std::exchange(engine_cpu_, SecondsOf(CLOCK_THREAD_CPUTIME_ID));
+  return engine_cpu_ - last;
+}
+
 void GroupProcess::OnStep(const GroupStepStats& stats) {
   const std::span<GroupStepRecord> records = records_->steps(process_);
   if (stats.type == VotedStep::kNone || num_steps_ == records.size()) return;
+  sums_.launch_cpu += EngineCpuSinceLast();
+  commits_ = false;
   GroupStepRecord record = sums_;
   record.time = SecondsOf(CLOCK_MONOTONIC);
   record.type = stats.type;
@@ -224,7 +237,7 @@ void GroupProcess::OnStep(const GroupStepStats& stats) {
   record.vote_wait = absl::ToDoubleSeconds(stats.vote_wait);
   record.exposed_wait = absl::ToDoubleSeconds(stats.exposed_wait);
   record.process_cpu = SecondsOf(CLOCK_PROCESS_CPUTIME_ID);
-  record.engine_cpu = SecondsOf(CLOCK_THREAD_CPUTIME_ID);
+  record.engine_cpu = engine_cpu_;
   for (const Rank& rank : ranks_) {
     record.device_cpu += 1e-9 * static_cast<double>(rank.cpu.all.load());
     record.exchange_cpu += 1e-9 * static_cast<double>(rank.cpu.exchange.load());

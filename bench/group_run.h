@@ -44,14 +44,13 @@ struct GroupStepRecord {
   // CPU time.
   double process_cpu = 0;
   double engine_cpu = 0;  // Of the thread that turns the engines.
+  double commit_cpu = 0;  // Part of it: of each rank but the first.
+  double launch_cpu = 0;  // Likewise: decide, plan, launch.
   double device_cpu = 0;
   double exchange_cpu = 0;  // Part of it, as is the next.
   double experts_cpu = 0;
-  double barriers = 0;  // Their number, of one rank.
-  // Of the clock, by StepStats.
-  double device_idle = 0;
-  double schedule = 0;
-  double commit = 0;
+  double barriers = 0;     // Their number, of one rank.
+  double device_idle = 0;  // Of the clock, by StepStats.
   // Of experts, by the newest step before; where they are balanced.
   double placement_version = 0;
 };

@@ -1,13 +1,15 @@
-// Dispatch and combine of one layer between the ranks of a host, each on a
-// thread, beside a memcpy of the same bytes by as many threads; and the barrier
-// alone. Experts compute nothing.
+// Dispatch and combine of one layer between ranks, each on a thread, over
+// shared memory and over UCX; beside a memcpy of the same bytes by as many
+// threads; and the barrier alone. Experts compute nothing.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -15,11 +17,13 @@
 #include "comm/group_barrier.h"
 #include "comm/shared_expert_dispatch.h"
 #include "comm/slot_table.h"
+#include "comm/ucx_expert_exchange.h"
 
 namespace baton {
 namespace {
 
 constexpr int kTopK = 8;
+constexpr int kMaxProcesses = 4;  // Of a group over UCX.
 
 // Arguments of both: tokens of a rank, hidden size, experts.
 ExpertExchangeOptions OptionsOf(const benchmark::State& state) {
@@ -51,14 +55,46 @@ void SetBytes(benchmark::State* state) {
   state->SetBytesProcessed(state->iterations() * bytes);
 }
 
-// Of the benchmark that runs; made before its threads start.
-std::unique_ptr<SharedExpertExchange> exchange;
+// Of the benchmark that runs: made before its threads start, gone behind them.
+std::unique_ptr<SharedExpertExchange> shared_exchange;
+std::vector<std::unique_ptr<UcxExpertExchange>> ucx_exchanges;  // Each process.
 
-void MakeExchange(const benchmark::State& state) {
-  exchange.reset();
+std::unique_ptr<ExpertDispatch> MakeDispatch(int rank, int num_ranks) {
+  if (shared_exchange != nullptr) return shared_exchange->MakeDispatch(rank);
+  const int processes = static_cast<int>(ucx_exchanges.size());
+  return ucx_exchanges[rank * processes / num_ranks]->MakeDispatch(rank);
+}
+
+void MakeSharedExchange(const benchmark::State& state) {
   auto made = SharedExpertExchange::Create(OptionsOf(state));
   CHECK_OK(made.status());
-  exchange = *std::move(made);
+  shared_exchange = *std::move(made);
+}
+
+// What each process has of the group, all of them here, over loopback.
+void MakeUcxExchanges(const benchmark::State& state) {
+  const int processes = std::min(kMaxProcesses, state.threads());
+  const int ranks = state.threads() / processes;
+  UcxExpertExchangeOptions options;
+  options.shape = OptionsOf(state).shape;
+  for (int p = 0; p < processes; ++p) {
+    options.processes.push_back({p * ranks, (p + 1) * ranks});
+  }
+  std::vector<std::string> addresses;
+  for (options.process = 0; options.process < processes; ++options.process) {
+    auto made = UcxExpertExchange::Create(options);
+    CHECK_OK(made.status());
+    addresses.push_back((*made)->address());
+    ucx_exchanges.push_back(*std::move(made));
+  }
+  for (const auto& exchange : ucx_exchanges) {
+    CHECK_OK(exchange->Connect(/*epoch=*/1, addresses));
+  }
+}
+
+void EndExchange(const benchmark::State&) {
+  shared_exchange.reset();
+  ucx_exchanges.clear();
 }
 
 void BM_DispatchAndCombine(benchmark::State& state) {
@@ -66,7 +102,7 @@ void BM_DispatchAndCombine(benchmark::State& state) {
   const auto hidden = static_cast<int>(state.range(1));
   const auto num_experts = static_cast<int>(state.range(2));
   const std::unique_ptr<ExpertDispatch> dispatch =
-      exchange->MakeDispatch(state.thread_index());
+      MakeDispatch(state.thread_index(), state.threads());
   const SlotTable table = SlotTable::Identity(num_experts);
   std::vector<float> x(FloatsEachWay(state) / kTopK, 1.0f);
   std::vector<float> routed(FloatsEachWay(state));
@@ -113,10 +149,19 @@ void Shapes(benchmark::internal::Benchmark* benchmark) {
   benchmark->ArgNames({"tokens", "hidden", "experts"});
   for (const int tokens : {8, 64, 512}) benchmark->Args({tokens, 192, 64});
   benchmark->Args({64, 7168, 256});
-  benchmark->Threads(2)->Threads(8)->UseRealTime();
+  benchmark->Threads(2)->Threads(8)->UseRealTime()->MeasureProcessCPUTime();
 }
 BENCHMARK(BM_Memcpy)->Apply(Shapes);
-BENCHMARK(BM_DispatchAndCombine)->Apply(Shapes)->Setup(MakeExchange);
+BENCHMARK(BM_DispatchAndCombine)
+    ->Name("BM_DispatchAndCombine/shared_memory")
+    ->Apply(Shapes)
+    ->Setup(MakeSharedExchange)
+    ->Teardown(EndExchange);
+BENCHMARK(BM_DispatchAndCombine)
+    ->Name("BM_DispatchAndCombine/ucx")
+    ->Apply(Shapes)
+    ->Setup(MakeUcxExchanges)
+    ->Teardown(EndExchange);
 
 struct Barrier {
   explicit Barrier(int num_members)

@@ -1,7 +1,7 @@
 // What an expert-parallel group takes for a step on this host, and where that
 // goes: votes, and CPU time by part; with --eplb_interval also what a rebalance
 // does to the time between tokens. Prints rows of tables, of the round with the
-// shortest steps.
+// shortest steps; of all rounds, what is about rebalances.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -201,19 +201,95 @@ void PrintParts(const std::string& name, const StepFigures& f,
       100 * f.cpu / f.mean / cores);
 }
 
+// From the step at whose end loads are told to the first one with all experts
+// where the plan wants them.
+struct Rebalance {
+  double start = 0;
+  double end = 0;
+  // Nothing was moved, or not yet.
+  bool is_empty = true;
+};
+
+// The rebalances that begin in the window: one each `interval` steps, the first
+// behind a quarter of that.
+std::vector<Rebalance> RebalancesIn(std::span<const GroupStepRecord> steps,
+                                    const Window& window, size_t interval) {
+  std::vector<Rebalance> all;
+  for (size_t start = interval / 4; start + interval < window.last;
+       start += interval) {
+    if (start < window.first) continue;
+    Rebalance rebalance = {.start = steps[start - 1].time};
+    for (size_t i = start; i < start + interval; ++i) {
+      if (steps[i].placement_version == steps[i - 1].placement_version)
+        continue;
+      rebalance.end = steps[i + 1].time;
+      rebalance.is_empty = false;
+    }
+    all.push_back(rebalance);
+  }
+  return all;
+}
+
+// Times between tokens, in milliseconds.
+struct TokenGaps {
+  int num_rebalances = 0;  // That moved experts.
+  std::vector<double> before;
+  std::vector<double> during;
+};
+
+void AddGaps(const GroupRunOptions& options, const GroupRunRecords& records,
+             TokenGaps* gaps) {
+  const std::span<const GroupStepRecord> steps = records.steps(0);
+  const std::vector<Rebalance> rebalances =
+      RebalancesIn(steps, WindowOf(steps), options.eplb_interval);
+  for (size_t i = 0; i + 1 < rebalances.size(); ++i) {
+    if (rebalances[i].is_empty) continue;
+    ++gaps->num_rebalances;
+    for (size_t request = 0; request < options.num_requests(); ++request) {
+      const std::span<const double> times = records.token_times(request);
+      for (size_t t = 1; t < times.size(); ++t) {
+        if (times[t] < rebalances[i].start) continue;
+        if (times[t] >= rebalances[i + 1].start) break;
+        const bool during = times[t] < rebalances[i].end;
+        (during ? gaps->during : gaps->before)
+            .push_back((times[t] - times[t - 1]) * 1e3);
+      }
+    }
+  }
+}
+
+void PrintGaps(const std::string& name, const TokenGaps& gaps) {
+  if (gaps.during.empty() || gaps.before.empty()) {
+    std::printf("no rebalance moved anything\n");
+    return;
+  }
+  const double before = Quantile(gaps.before, 0.99);
+  const double during = Quantile(gaps.during, 0.99);
+  std::printf(
+      "| ranks | processes | by | batch | rebalances | tokens during, before | "
+      "p50 ms during, before | p99 ms during, before | ratio of p99 |\n"
+      "| %s | %d | %zu, %zu | %.2f, %.2f | %.2f, %.2f | %.2f |\n",
+      name.c_str(), gaps.num_rebalances, gaps.during.size(), gaps.before.size(),
+      Quantile(gaps.during, 0.5), Quantile(gaps.before, 0.5), during, before,
+      during / before);
+}
+
 int Run(const Options& options) {
   const GroupRunOptions& run = options.run;
   double barrier = std::numeric_limits<double>::max();
   StepFigures best;
+  TokenGaps gaps;
   for (uint32_t round = 0; round < options.rounds; ++round) {
     barrier = std::min(barrier, BarrierCpu(run.ep_size));
     const GroupRunRecords records(run);
     RunGroup(run, records);
+    if (run.eplb_interval > 0) AddGaps(run, records, &gaps);
     const StepFigures figures = Summarise(run, records);
     if (round == 0 || figures.mean < best.mean) best = figures;
   }
   PrintVotes(NameOf(run), best);
   PrintParts(NameOf(run), best, barrier * best.barriers);
+  if (run.eplb_interval > 0) PrintGaps(NameOf(run), gaps);
   return 0;
 }
 

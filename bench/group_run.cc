@@ -16,14 +16,16 @@
 #include "base/logging.h"
 #include "bench/timed_expert_dispatch.h"
 #include "comm/epoch_expert_dispatch.h"
+#include "comm/expert_boards.h"
 #include "engine/cache_spec.h"
 #include "engine/engine_options.h"
+#include "engine/expert_placement.h"
 #include "engine/model/deepseek_v3_runner.h"
 #include "engine/token_sink.h"
 #include "kernels/thread_pool.h"
 #include "server/balance_metrics.h"
 #include "server/cli/local_group.h"
-#include "server/expert_group.h"
+#include "server/expert_balancer.h"
 #include "server/group_loop.h"
 #include "server/group_membership.h"
 #include "server/worker_rank.h"
@@ -103,9 +105,11 @@ class GroupProcess {
 
   uint32_t first_rank() const { return process_ * options_.local_ranks(); }
   void Load();
+  ExpertGroupShape Shape() const;
   void AddRank(uint32_t local_rank);
   void StartLoop();
   GroupMembershipOptions MembershipOptions() const;
+  ExpertBalancerOptions BalancerOptions();
   GenerationRequest MakeRequest(uint32_t number) const;
   void OnStep(const GroupStepStats& stats);
   double EngineCpuSinceLast();
@@ -119,8 +123,8 @@ class GroupProcess {
   BalanceMetrics balance_metrics_{&registry_, "decode"};
   EngineOptions engine_options_;
   CpuContext cpu_;
-  std::unique_ptr<const LoadedDeepSeekV3> weights_;
-  std::unique_ptr<const ExpertGroup> group_;
+  ExpertLayout layout_;
+  std::unique_ptr<LoadedDeepSeekV3> weights_;
   std::deque<Rank> ranks_;
   // The engines' thread's.
   size_t num_steps_ = 0;
@@ -130,29 +134,41 @@ class GroupProcess {
   std::unique_ptr<GroupLoop> loop_;
 };
 
+// As WorkerProcess does.
 void GroupProcess::Load() {
+  LoadOptions load = {
+      .folder = options_.model,
+      .max_rows = static_cast<int>(engine_options_.max_rows()),
+      .max_logits_rows = static_cast<int>(engine_options_.max_logits_rows())};
+  const auto info = LoadedDeepSeekV3::ReadInfo(load);
+  CHECK_OK(info.status());
+  const auto layout =
+      MakeExpertLayout(info->num_expert_layers, info->num_experts,
+                       options_.ep_size, options_.num_redundant_experts);
+  CHECK_OK(layout.status());
+  layout_ = *layout;
+  if (options_.processes > 1) {
+    load.resident_experts = ExpertsOfRanks(
+        ExpertPlacement(layout_), first_rank(), options_.local_ranks());
+  }
   ThreadPool packers({.num_threads = 1, .pin_threads = false});
   cpu_ = {.isa = SupportedVectorIsas().back(), .threads = &packers};
-  auto weights = LoadedDeepSeekV3::Load(
-      {.folder = options_.model,
-       .max_rows = static_cast<int>(engine_options_.max_rows()),
-       .max_logits_rows = static_cast<int>(engine_options_.max_logits_rows())},
-      cpu_);
+  auto weights = LoadedDeepSeekV3::Load(load, cpu_);
   CHECK_OK(weights.status());
   weights_ = *std::move(weights);
-  cpu_.threads = nullptr;  // As in batond: a thread for each rank's device.
-  auto group = ExpertGroup::Create(
-      {.ep_size = options_.ep_size,
-       .num_redundant_experts = options_.num_redundant_experts},
-      *weights_);
-  CHECK_OK(group.status());
-  group_ = *std::move(group);
+  cpu_.threads = nullptr;  // Each rank has its device's thread alone.
+}
+
+ExpertGroupShape GroupProcess::Shape() const {
+  return {.experts = weights_->expert_shape(),
+          .num_ranks = static_cast<int>(layout_.num_ranks),
+          .slots_per_rank = static_cast<int>(layout_.slots_per_rank)};
 }
 
 void GroupProcess::AddRank(uint32_t local_rank) {
   Rank& rank = ranks_.emplace_back();
   auto dispatch = std::make_unique<EpochExpertDispatch>(
-      group_->shape(), static_cast<int>(first_rank() + local_rank));
+      Shape(), static_cast<int>(first_rank() + local_rank));
   rank.dispatch = dispatch.get();
   rank.runner = std::make_unique<DeepSeekV3Runner>(
       weights_.get(), cpu_,
@@ -188,11 +204,26 @@ GroupMembershipOptions GroupProcess::MembershipOptions() const {
                              .member = {.rank_offset = first_rank(),
                                         .local_ranks = options_.local_ranks()}},
                     .leader_address = options_.processes == 1 ? "" : leader_},
-      .transport = {.shape = group_->shape(),
+      .transport = {.shape = Shape(),
                     .local_ranks = options_.local_ranks(),
                     .process = process_,
                     .mode = options_.transport,
                     .network_devices = "lo"}};
+}
+
+ExpertBalancerOptions GroupProcess::BalancerOptions() {
+  ExpertBalancerOptions balancer;
+  balancer.rebalance.mover.layout = layout_;
+  balancer.rebalance.interval = options_.eplb_interval;
+  balancer.rebalance.window_steps = options_.eplb_window;
+  const bool loads = options_.processes > 1;
+  balancer.load_expert = [this, loads](uint32_t layer, uint32_t expert) {
+    return loads ? weights_->AddExpert(layer, expert) : absl::OkStatus();
+  };
+  balancer.drop_expert = [this, loads](uint32_t layer, uint32_t expert) {
+    if (loads) weights_->RemoveExpert(layer, expert);
+  };
+  return balancer;
 }
 
 void GroupProcess::StartLoop() {
@@ -203,19 +234,13 @@ void GroupProcess::StartLoop() {
     ranks.push_back({&rank.rank->engine(), rank.dispatch});
   }
   loop_ = std::make_unique<GroupLoop>(
-      GroupLoopOptions{
-          .stepper = {.vote = {},
-                      .observer =
-                          [this](const GroupStepStats& stats) {
-                            OnStep(stats);
-                          }},
-          .balancer = {.rebalance = {.mover = {.layout = group_->layout()},
-                                     .interval = options_.eplb_interval,
-                                     .window_steps = options_.eplb_window},
-                       .load_expert = [](uint32_t,
-                                         uint32_t) { return absl::OkStatus(); },
-                       .drop_expert = [](uint32_t, uint32_t) {}},
-          .balance_metrics = &balance_metrics_},
+      GroupLoopOptions{.stepper = {.vote = {},
+                                   .observer =
+                                       [this](const GroupStepStats& stats) {
+                                         OnStep(stats);
+                                       }},
+                       .balancer = BalancerOptions(),
+                       .balance_metrics = &balance_metrics_},
       *std::move(membership), std::move(ranks), nullptr, &clock_);
 }
 

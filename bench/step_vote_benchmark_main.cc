@@ -9,8 +9,8 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -30,11 +30,14 @@ double NowMicroseconds() {
   return std::chrono::duration<double, std::micro>(now).count();
 }
 
+// Of the channels of all members, where those are threads.
+using SharedMemoryOfGroup = std::shared_ptr<SharedGroupMemory>;
+
 // Votes one step after another, for so many ranks at once.
 class Voter {
  public:
-  Voter(std::shared_ptr<SharedGroupMemory> memory, uint32_t process,
-        uint32_t num_processes, uint32_t num_ranks)
+  Voter(SharedMemoryOfGroup memory, uint32_t process, uint32_t num_processes,
+        uint32_t num_ranks)
       : process_(process),
         num_processes_(num_processes),
         num_ranks_(num_ranks),
@@ -81,15 +84,14 @@ struct RoundTimes {
   }
 };
 
-// What a member does in each round; made on its own thread.
-using MakeRound = std::function<std::function<void()>(int member)>;
-
+// make(member), called on its own thread, gives what it does in each round.
+template <typename MakeRound>
 RoundTimes Measure(MemberKind kind, int num_members, const MakeRound& make) {
   const int rounds = std::max(200, 20'000 / num_members);
   const int warm_up = rounds / 10;
   const SharedArray<double> times(static_cast<size_t>(num_members * rounds));
   RunMembers(kind, num_members, [&](int member) {
-    const std::function<void()> round = make(member);
+    const auto round = make(member);
     for (int i = 0; i < warm_up; ++i) round();
     double* const mine = &times.values()[static_cast<size_t>(member * rounds)];
     for (int i = 0; i < rounds; ++i) {
@@ -107,11 +109,11 @@ RoundTimes MeasureVote(MemberKind kind, int num_processes, int num_ranks) {
   const auto ranks_of_each = static_cast<uint32_t>(num_ranks / num_processes);
   auto created = SharedGroupMemory::Create(processes);
   CHECK_OK(created.status());
-  const std::shared_ptr<SharedGroupMemory> memory = *std::move(created);
+  const SharedMemoryOfGroup memory = *std::move(created);
   return Measure(kind, num_processes, [&](int member) {
-    auto voter = std::make_shared<Voter>(memory, static_cast<uint32_t>(member),
+    auto voter = std::make_unique<Voter>(memory, static_cast<uint32_t>(member),
                                          processes, ranks_of_each);
-    return [voter] { voter->Vote(); };
+    return [voter = std::move(voter)] { voter->Vote(); };
   });
 }
 

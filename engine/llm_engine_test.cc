@@ -366,5 +366,38 @@ TEST_F(LLMEngineTest, TellsTheNewestStepsAndWhichAreInFlight) {
                                     "step 3 decode rows 1 .* done after .*\n"));
 }
 
+TEST_F(LLMEngineTest,
+       EndUnfinishedEndsRequestsInEveryPhaseAndTheNextAreServed) {
+  FakeRank::Options options;
+  options.engine.max_running_requests = 2;
+  options.engine.max_chunk_tokens = 8;
+  options.engine.max_batched_tokens = 8;
+  Start(options);
+  const RecordingTokenSink& decoding = Submit(MakeRequest(1, 5, 100));
+  ASSERT_TRUE(driver_.RunUntil([&] { return decoding.tokens.size() == 3; }));
+  const RecordingTokenSink& prefilling = Submit(MakeRequest(2, 200, 10));
+  const RecordingTokenSink& waiting = Submit(MakeRequest(3, 5, 10));
+  while (engine().load().waiting_requests == 0) {
+    driver_.Turn();
+  }
+  ASSERT_EQ(engine().load().running_requests, 2u);
+  engine().Advance();  // Leaves a step in flight.
+  ASSERT_TRUE(engine().has_steps());
+  engine().EndUnfinished(absl::UnavailableError("no group"));
+  for (const RecordingTokenSink* sink : {&decoding, &prefilling, &waiting}) {
+    ASSERT_TRUE(sink->finished());
+    EXPECT_EQ(sink->code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(sink->outcome->status.message(), "no group");
+  }
+  EXPECT_EQ(decoding.outcome->ended_in, RequestActivity::kDecode);
+  EXPECT_EQ(prefilling.outcome->ended_in, RequestActivity::kPrefill);
+  EXPECT_EQ(waiting.outcome->ended_in, RequestActivity::kQueued);
+  RunUntilIdle();
+  const GenerationRequest next = MakeRequest(4, 30, 20);
+  const RecordingTokenSink& served = Submit(next);
+  RunUntilIdle();
+  ExpectTokensOf(next, served);
+}
+
 }  // namespace
 }  // namespace baton

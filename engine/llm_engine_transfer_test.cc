@@ -148,6 +148,37 @@ TEST(LLMEngineTransferTest, BlocksOfAnExportStayUntilTheTransferHasEnded) {
   EXPECT_EQ(world.prefill().load().exported_blocks, 0u);
 }
 
+TEST(LLMEngineTransferTest, EndUnfinishedKeepsWhatWaitsForItsReaderAlone) {
+  SplitWorld world(ChunksOf(40), {});
+  Split& complete = world.Prefill(MakeRequest(1, 100, 20));
+  while (complete.prefill.tokens.empty()) world.driver().Turn();
+  Split& partial = world.Prefill(MakeRequest(2, 200, 20));
+  RecordingTokenSink local;
+  CHECK_OK(world.prefill().Submit(MakeRequest(3, 10, 200), &local));
+  while (partial.prefill.progress.empty()) world.driver().Turn();
+  world.prefill().EndUnfinished(absl::UnavailableError("no group"));
+  EXPECT_EQ(local.code(), absl::StatusCode::kUnavailable);
+  // Its reader may be at its blocks.
+  EXPECT_FALSE(partial.prefill.finished());
+  EXPECT_EQ(world.prefill().load().exporting_requests, 2u);
+  world.RunUntilIdle();
+  world.ExpectExact(complete);
+  EXPECT_EQ(partial.prefill.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(partial.prefill.outcome->status.message(), "no group");
+  EXPECT_NE(partial.decode.code(), absl::StatusCode::kOk);
+}
+
+TEST(LLMEngineTransferTest, EndUnfinishedEndsImportsOnceTheyAreCancelled) {
+  SplitWorld world({}, {});
+  Split& split = world.Prefill(MakeRequest(1, 100, 20));
+  while (world.decode().load().importing_requests == 0) world.Turn();
+  world.decode().EndUnfinished(absl::UnavailableError("no group"));
+  EXPECT_FALSE(split.decode.finished());
+  world.RunUntilIdle();
+  EXPECT_EQ(split.decode.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(split.decode.tokens.empty());
+}
+
 TEST(LLMEngineTransferTest, ALeaseThatNobodyTakesRunsOut) {
   FakeRank::Options options;
   options.transfer.lease = absl::Seconds(3);

@@ -24,6 +24,10 @@ struct Process {
       : rank(FakeRank::Options{}, clock),
         stepper({.vote = {.num_processes = 2, .process = index},
                  .send = [this](const VoteMessage& m) { sent.push_back(m); },
+                 .amend_ballot =
+                     [this](Ballot* ballot) { ballot->draining = draining; },
+                 .on_step =
+                     [this](const StepDecision& d) { decisions.push_back(d); },
                  .observer =
                      [this](const GroupStepStats& s) { steps.push_back(s); }},
                 {&rank.engine()}, clock) {}
@@ -34,7 +38,9 @@ struct Process {
   }
 
   FakeRank rank;
+  bool draining = false;
   std::vector<VoteMessage> sent;
+  std::vector<StepDecision> decisions;
   std::vector<GroupStepStats> steps;
   GroupStepper stepper;
 };
@@ -177,6 +183,68 @@ TEST_F(GroupStepperTest, CountersAreTheSumOfTheSteps) {
   EXPECT_EQ(counters.decode_steps, 2u);
   EXPECT_EQ(counters.empty_rank_steps, 3u);
   EXPECT_EQ(counters.prefill_fallbacks, 0u);
+}
+
+TEST_F(GroupStepperTest, AnIdleProcessSaysOnceThatItDrains) {
+  ours_.Turn();
+  ASSERT_TRUE(ours_.sent.empty());
+  ours_.draining = true;
+  ours_.Turn();
+  ASSERT_EQ(ours_.sent.size(), 1u);
+  EXPECT_TRUE(ours_.sent.front().ballot.draining);
+  EXPECT_TRUE(ours_.sent.front().ballot.idle());
+  Exchange();
+  for (const Process* process : {&ours_, &theirs_}) {
+    ASSERT_EQ(process->decisions.size(), 1u);
+    EXPECT_EQ(process->decisions.back().type, VotedStep::kNone);
+    EXPECT_FALSE(process->decisions.back().draining);
+  }
+  EXPECT_TRUE(Idle());
+  ours_.Turn();
+  EXPECT_TRUE(ours_.sent.empty());
+}
+
+TEST_F(GroupStepperTest, OnceAllDrainEachLearnsOfIt) {
+  ours_.draining = true;
+  ours_.Turn();
+  Exchange();
+  theirs_.draining = true;
+  theirs_.Turn();
+  Deliver(&theirs_, &ours_);
+  ours_.Turn();
+  Exchange();
+  for (const Process* process : {&ours_, &theirs_}) {
+    ASSERT_EQ(process->decisions.size(), 2u);
+    EXPECT_EQ(process->decisions.back().type, VotedStep::kNone);
+    EXPECT_TRUE(process->decisions.back().draining);
+  }
+  EXPECT_TRUE(Idle());
+}
+
+TEST_F(GroupStepperTest, AProcessThatDrainsStepsOnForOneThatWorks) {
+  theirs_.draining = true;
+  theirs_.Turn();
+  Deliver(&theirs_, &ours_);
+  ours_.draining = true;
+  Submit(4);
+  RunUntilIdle();
+  EXPECT_EQ(sinks_.front().code(), absl::StatusCode::kOk);
+  EXPECT_EQ(theirs_.steps.size(), 4u);
+  EXPECT_EQ(theirs_.decisions, ours_.decisions);
+  EXPECT_EQ(theirs_.decisions.back().type, VotedStep::kNone);
+  EXPECT_TRUE(theirs_.decisions.back().draining);
+}
+
+TEST_F(GroupStepperTest, WhoDrainsNoMoreSaysThatToo) {
+  ours_.draining = true;
+  ours_.Turn();
+  Exchange();
+  ours_.draining = false;
+  ours_.Turn();
+  ASSERT_EQ(ours_.sent.size(), 1u);
+  EXPECT_FALSE(ours_.sent.front().ballot.draining);
+  Exchange();
+  EXPECT_TRUE(Idle());
 }
 
 }  // namespace

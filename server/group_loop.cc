@@ -39,10 +39,13 @@ GroupLoop::GroupLoop(const GroupLoopOptions& options,
       ranks_(std::move(ranks)),
       clock_(clock),
       membership_(std::move(membership)),
-      transfer_(agent),
-      engines_thread_([this] { Run(); }) {}
+      transfer_(agent) {}
 
 GroupLoop::~GroupLoop() { LeaveGroup(absl::InfinitePast()); }
+
+void GroupLoop::Start() {
+  engines_thread_ = std::thread([this] { Run(); });
+}
 
 void GroupLoop::LeaveGroup(absl::Time deadline) {
   if (!engines_thread_.joinable()) return;

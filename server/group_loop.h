@@ -62,7 +62,7 @@ class GroupLoop {
     EpochExpertDispatch* dispatch = nullptr;
   };
 
-  // Starts the threads. `agent` may be null.
+  // `agent` may be null.
   GroupLoop(const GroupLoopOptions& options,
             std::unique_ptr<GroupMembership> membership,
             std::vector<Rank> ranks, KvTransferAgent* agent,
@@ -72,6 +72,9 @@ class GroupLoop {
   GroupLoop(const GroupLoop&) = delete;
   GroupLoop& operator=(const GroupLoop&) = delete;
 
+  // Turns the engines from now on: their on_work and their observers may call
+  // this loop, whose owner has it by then. Once.
+  void Start();
   // Until the group has formed, or again if it has ended. FAILED_PRECONDITION:
   // the leader refused this process. Thread-safe.
   absl::Status AwaitEpoch() ABSL_LOCKS_EXCLUDED(mutex_);

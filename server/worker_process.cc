@@ -281,6 +281,7 @@ absl::Status WorkerProcess::StartLoop(const WorkerOptions& options,
           .metrics = observer.group_metrics,
           .balance_metrics = observer.balance_metrics},
       std::move(membership), std::move(ranks), agent_.get(), &clock_);
+  group_loop_->Start();
   return absl::OkStatus();
 }
 

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "comm/stream_socket.h"
+#include "server/group_membership_for_test.h"
 
 namespace baton {
 namespace {
@@ -24,35 +25,12 @@ namespace {
 using Ranks = std::vector<uint32_t>;
 using Change = std::function<void(GroupMembershipOptions*)>;
 
-constexpr uint32_t kLocalRanks = 2;
-constexpr int kHidden = 8;
-
-std::string FreeAddress() {
-  const auto listener = ListenOn({.host = "127.0.0.1", .port = 0});
-  CHECK_OK(listener.status());
-  return FormatHostPort(LocalAddress(*listener));
-}
-
 GroupMembershipOptions OptionsOf(uint32_t process, uint32_t num_processes,
                                  const std::string& leader) {
-  const uint32_t num_ranks = num_processes * kLocalRanks;
-  return {
-      .formation = {.self = {.fingerprint = "f",
-                             .options = {{"watchdog", "1s"}},
-                             .ep_size = num_ranks,
-                             .member = {.rank_offset = process * kLocalRanks,
-                                        .local_ranks = kLocalRanks}},
-                    .leader_address = leader},
-      .transport = {.shape = {.experts = {.num_experts = 4,
-                                          .top_k = 2,
-                                          .hidden_size = kHidden,
-                                          .max_tokens = 4},
-                              .num_ranks = static_cast<int>(num_ranks),
-                              .slots_per_rank = 2},
-                    .local_ranks = kLocalRanks,
-                    .process = process,
-                    .network_devices = "lo",
-                    .deadline = absl::Minutes(1)}};
+  return MembershipOptions({.process = process,
+                            .num_processes = num_processes,
+                            .leader = leader,
+                            .mode = UcxMode::kAuto});
 }
 
 // One process; all of them are turned by the test's thread.
@@ -250,13 +228,13 @@ TEST_P(GroupMembershipTest, AnotherOptionIsRefusedByItsName) {
   StartAll(2);
   AwaitStarts();
   Start(1, [](GroupMembershipOptions* options) {
-    options->formation.self.options[0].value = "2s";
+    options->formation.self.options[0].value = "another";
   });
   const absl::Status status = process(1).Await<GroupRefusal>().status;
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(std::string(status.message())
-                .find("--watchdog is 1s on ranks 0..1 (the leader) and 2s on "
-                      "ranks 2..3"),
+                .find("--option is same on ranks 0..1 (the leader) and another "
+                      "on ranks 2..3"),
             std::string::npos)
       << status;
 }

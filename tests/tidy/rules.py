@@ -51,7 +51,6 @@ TESTED_THROUGH = {
     "server/router/generation_call.cc": "server/router/router_test.cc",
     "server/router/sample.cc": "server/router/generation_samples_test.cc",
     "server/engine_loop.cc": "server/worker_service_test.cc",
-    "server/group_loop.cc": "tests/integration/expert_group_test.py",
     "server/transfer_thread.cc": "server/worker_service_test.cc",
     "server/worker_rank.cc": "tests/integration/python_client_test.py",
     "server/worker_process.cc": "tests/integration/python_client_test.py",

@@ -203,11 +203,7 @@ bool GroupLoop::TurnInEpoch() {
   ReceiveMessages();
   const bool moved = balancer_->Turn();
   const bool busy = stepper_->Turn();
-  if (busy) {
-    awaited_.reset();
-  } else {
-    CheckWatchdog();
-  }
+  CheckWatchdog();
   CheckTransport();
   return busy || moved || !received_.empty();
 }

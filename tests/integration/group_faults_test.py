@@ -163,6 +163,26 @@ class GroupFaultsTest(unittest.TestCase):
         self.assertEqual(answers_of(group.router.grpc), expected)
         group.stop()
 
+    def test_requests_that_keep_coming_do_not_put_the_watchdog_off(self):
+        group = self.start_group(2, 4, "--watchdog=1s")
+        victim, peer = group.workers
+        victim.kill(signal.SIGSTOP)
+        with grpc.insecure_channel(group.router.grpc) as channel:
+            stub = pb_grpc.InferenceServiceStub(channel)
+            calls = []
+
+            def is_named():
+                calls.append(stub.Generate(request_number(0), timeout=0.5))
+                return peer.ended(1) == group.ranks_of(victim)
+
+            await_condition(is_named, "the watchdog")
+            for call in calls:
+                call.cancel()
+        victim.kill(signal.SIGCONT)
+        await_condition(lambda: group.newest_epoch() > 1, "the next epoch")
+        group.await_ready()
+        group.stop()
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -370,11 +370,19 @@ void LLMEngine::End(SequenceMetadata* sequence, absl::Status status) {
   sequence->SetPhase(SequencePhase::kEnding);
 }
 
-void LLMEngine::EndUnfinished(const absl::Status& status) {
+bool LLMEngine::EndUnfinished(const absl::Status& status) {
+  bool ended = false;
   for (auto it = by_id_.begin(); it != by_id_.end();) {
     SequenceMetadata* sequence = (it++)->second;  // End may erase it.
-    if (sequence->phase() != SequencePhase::kExported) End(sequence, status);
+    if (sequence->phase() == SequencePhase::kExported ||
+        sequence->phase() == SequencePhase::kEnding) {
+      continue;
+    }
+    End(sequence, status);
+    ended = true;
   }
+  if (ended) UpdateLoad();
+  return ended;
 }
 
 void LLMEngine::Finish(SequenceMetadata* sequence, const absl::Status& status) {

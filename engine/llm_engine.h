@@ -91,8 +91,8 @@ class LLMEngine {
   // When the next turn is due if nothing calls for it before.
   absl::Duration TimeToNextTurn(absl::Duration longest) const;
   // Ends every request that needs steps yet with this status: not those whose
-  // KV is complete and waits for its reader.
-  void EndUnfinished(const absl::Status& status);
+  // KV is complete and waits for its reader. False: there was none.
+  bool EndUnfinished(const absl::Status& status);
   bool has_steps() const { return !worker_.idle(); }
   // No request, nothing in the stream, no block out.
   bool idle() const;

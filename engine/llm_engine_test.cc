@@ -351,6 +351,19 @@ TEST_F(LLMEngineTest, LoadAndStatsTellWhatGoesOn) {
   EXPECT_GE(sinks_[1].outcome->queue_time, absl::Milliseconds(16));
 }
 
+TEST_F(LLMEngineTest, RequestsEndedFromOutsideAreNoLoadAnyMore) {
+  Start({});
+  EXPECT_FALSE(engine().EndUnfinished(absl::UnavailableError("lost")));
+  RecordingTokenSink& sink = Submit(MakeRequest(1, 70, 3));
+  engine().Collect();
+  ASSERT_EQ(engine().load().running_requests, 1u);
+  EXPECT_TRUE(engine().EndUnfinished(absl::UnavailableError("lost")));
+  EXPECT_EQ(sink.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(engine().load().running_requests, 0u);
+  EXPECT_EQ(engine().load().free_blocks, options_.num_blocks);
+  EXPECT_FALSE(engine().EndUnfinished(absl::UnavailableError("lost")));
+}
+
 TEST_F(LLMEngineTest, TellsTheNewestStepsAndWhichAreInFlight) {
   Start({.engine = {.pipeline_depth = 1}});
   EXPECT_EQ(engine().History(), "");

@@ -293,7 +293,8 @@ bool GroupLoop::TurnOutside() {
   bool busy = false;
   for (const Rank& rank : ranks_) {
     busy |= rank.engine->Collect();
-    rank.engine->EndUnfinished(absl::UnavailableError(outside_reason_));
+    busy |=
+        rank.engine->EndUnfinished(absl::UnavailableError(outside_reason_));
   }
   const absl::Time now = clock_->Now();
   if (now >= end_epoch_at_) {

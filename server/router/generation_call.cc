@@ -124,16 +124,14 @@ void GenerationCall::EnterQueue() {
 
 void GenerationCall::FindRoute() {
   if (!attempts_.empty()) ReleaseUnstarted();
-  std::vector<WorkerId> avoid;
-  RouteRank worst;
+  RouteNeeds needs;
   auto attempt = std::make_unique<Attempt>();
   {
     absl::MutexLock lock(&mutex_);
-    avoid = generation_.avoid();
-    worst = generation_.worst_route();
+    needs = {.avoid = generation_.avoid(), .worst = generation_.worst_route()};
     attempt->number = generation_.attempt();
   }
-  absl::StatusOr<Route> route = router_.pool().FindRoute(avoid, worst);
+  absl::StatusOr<Route> route = router_.pool().FindRoute(needs);
   if (!route.ok()) {
     Handle([&route](Generation& generation, absl::Time now) {
       return generation.OnRefused(route.status(), now);

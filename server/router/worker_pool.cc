@@ -25,6 +25,11 @@ RouteRank RankOf(WorkerState state, bool avoided) {
                                         : RouteRank::kNone;
 }
 
+bool Meets(const v1::GetWorkerInfoResponse& info, const RouteNeeds& needs) {
+  return info.max_context_tokens() >= needs.context_tokens &&
+         (needs.fingerprint.empty() || info.fingerprint() == needs.fingerprint);
+}
+
 std::string Differs(const std::string& theirs, const std::string& ours) {
   return absl::StrCat(theirs, " differs from ", ours);
 }
@@ -170,15 +175,14 @@ void WorkerPool::MoveTo(Worker* worker, WorkerState to, std::string reason) {
   }
 }
 
-absl::StatusOr<Route> WorkerPool::FindRoute(std::span<const WorkerId> avoid,
-                                            RouteRank worst) {
-  CHECK(worst != RouteRank::kNone);
+absl::StatusOr<Route> WorkerPool::FindRoute(const RouteNeeds& needs) {
+  CHECK(needs.worst != RouteRank::kNone);
   absl::MutexLock lock(&mutex_);
-  const Candidates prefill = Find(v1::WORKER_ROLE_PREFILL, avoid);
-  const Candidates decode = Find(v1::WORKER_ROLE_DECODE, avoid);
-  const Candidates unified = Find(v1::WORKER_ROLE_UNIFIED, avoid);
+  const Candidates prefill = Find(v1::WORKER_ROLE_PREFILL, needs);
+  const Candidates decode = Find(v1::WORKER_ROLE_DECODE, needs);
+  const Candidates unified = Find(v1::WORKER_ROLE_UNIFIED, needs);
   const RouteRank pair_rank = std::max(prefill.rank, decode.rank);
-  if (std::min(pair_rank, unified.rank) > worst) return NobodyServes();
+  if (std::min(pair_rank, unified.rank) > needs.worst) return NobodyServes();
   Route route;
   if (pair_rank <= unified.rank) {
     const WorkerRank source = Take(v1::WORKER_ROLE_PREFILL, prefill);
@@ -195,13 +199,14 @@ absl::StatusOr<Route> WorkerPool::FindRoute(std::span<const WorkerId> avoid,
 }
 
 WorkerPool::Candidates WorkerPool::Find(v1::WorkerRole role,
-                                        std::span<const WorkerId> avoid) const {
+                                        const RouteNeeds& needs) const {
   Candidates best;
   for (uint32_t i = 0; i < size(); ++i) {
     if (workers_[i].where.role != role) continue;
+    if (!Meets(workers_[i].info, needs)) continue;
     const WorkerId id(i);
-    const bool avoided =
-        std::find(avoid.begin(), avoid.end(), id) != avoid.end();
+    const bool avoided = std::find(needs.avoid.begin(), needs.avoid.end(),
+                                   id) != needs.avoid.end();
     const RouteRank rank = RankOf(workers_[i].state, avoided);
     if (rank == RouteRank::kNone || rank > best.rank) continue;
     if (rank < best.rank) best = {.workers = {}, .rank = rank};

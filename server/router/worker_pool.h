@@ -10,7 +10,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,10 +68,8 @@ class WorkerPool final {
   // --- From requests.
   // Counts the request at the route's workers until each one's OnRequestEnded.
   // UNAVAILABLE, with a retry delay and what workers are refused for, when
-  // nobody can serve who is no worse than
-  // `worst`. REQUIRES: not kNone.
-  absl::StatusOr<Route> FindRoute(std::span<const WorkerId> avoid,
-                                  RouteRank worst = RouteRank::kSuspect)
+  // nobody can serve who meets the needs.
+  absl::StatusOr<Route> FindRoute(const RouteNeeds& needs)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // `rank`: of the route. `load`: as the worker reported it, without this
   // request.
@@ -125,7 +122,7 @@ class WorkerPool final {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MoveTo(Worker* worker, WorkerState to, std::string reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Candidates Find(v1::WorkerRole role, std::span<const WorkerId> avoid) const
+  Candidates Find(v1::WorkerRole role, const RouteNeeds& needs) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   WorkerRank Take(v1::WorkerRole role, const Candidates& candidates)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

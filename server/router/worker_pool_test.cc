@@ -269,10 +269,24 @@ TEST(WorkerPoolTest, AvoidsWorkersOnlyWhereThereAreOthers) {
   WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED});
   pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
   pool.OnProbe(Id(1), Info(WORKER_ROLE_UNIFIED), Load(50));
-  const std::array one = {Id(0)};
-  const std::array both = {Id(0), Id(1)};
-  EXPECT_EQ(pool.FindRoute(one)->decode, Id(1));
-  EXPECT_EQ(pool.FindRoute(both)->decode, Id(0));
+  EXPECT_EQ(pool.FindRoute({.avoid = {Id(0)}})->decode, Id(1));
+  EXPECT_EQ(pool.FindRoute({.avoid = {Id(0), Id(1)}})->decode, Id(0));
+}
+
+TEST(WorkerPoolTest, TakesOnlyWorkersOfTheFingerprintAndWithTheContext) {
+  WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED});
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
+  v1::GetWorkerInfoResponse wide = Info(WORKER_ROLE_UNIFIED);
+  wide.set_max_context_tokens(2000);
+  pool.OnProbe(Id(1), wide, Load(50));
+  EXPECT_EQ(pool.FindRoute({.context_tokens = 1000})->decode, Id(0));
+  EXPECT_EQ(pool.FindRoute({.context_tokens = 1001})->decode, Id(1));
+  EXPECT_TRUE(
+      absl::IsUnavailable(pool.FindRoute({.context_tokens = 2001}).status()));
+  EXPECT_TRUE(pool.FindRoute({.fingerprint = "f"}).ok());
+  EXPECT_TRUE(
+      absl::IsUnavailable(pool.FindRoute({.fingerprint = "g"}).status()));
+  EXPECT_EQ(pool.num_in_flight(), 3) << "a refusal counts nobody";
 }
 
 TEST(WorkerPoolTest, TakesASuspectOnlyAsTheLastChoice) {
@@ -281,9 +295,9 @@ TEST(WorkerPoolTest, TakesASuspectOnlyAsTheLastChoice) {
   pool.OnProbe(Id(1), Info(WORKER_ROLE_UNIFIED), Load(50));
   pool.OnSuspect(Id(0));
   EXPECT_EQ(pool.state(Id(0)), kSuspect);
-  const std::array failed = {Id(1)};
   EXPECT_EQ(pool.FindRoute({})->decode, Id(1));
-  EXPECT_EQ(pool.FindRoute(failed)->decode, Id(1)) << "ready, if avoided";
+  EXPECT_EQ(pool.FindRoute({.avoid = {Id(1)}})->decode, Id(1))
+      << "ready, if avoided";
   pool.OnProbeFailed(Id(1), absl::UnavailableError(""));
   EXPECT_EQ(pool.FindRoute({})->decode, Id(0));
   pool.OnSuspect(Id(1));
@@ -296,16 +310,16 @@ TEST(WorkerPoolTest, TakesNoWorseWorkersThanItMay) {
   WorkerPool pool = MakePool({WORKER_ROLE_PREFILL, WORKER_ROLE_DECODE});
   pool.OnProbe(Id(0), Info(WORKER_ROLE_PREFILL), Load(0));
   pool.OnProbe(Id(1), Info(WORKER_ROLE_DECODE), Load(0));
-  const std::array failed = {Id(1)};
-  EXPECT_TRUE(pool.FindRoute({}, RouteRank::kUntried).ok());
+  EXPECT_TRUE(pool.FindRoute({.worst = RouteRank::kUntried}).ok());
   const absl::Status tried =
-      pool.FindRoute(failed, RouteRank::kUntried).status();
+      pool.FindRoute({.avoid = {Id(1)}, .worst = RouteRank::kUntried}).status();
   EXPECT_TRUE(absl::IsUnavailable(tried));
   EXPECT_TRUE(RetryDelay(tried).has_value());
-  EXPECT_TRUE(pool.FindRoute(failed, RouteRank::kReady).ok());
+  EXPECT_TRUE(
+      pool.FindRoute({.avoid = {Id(1)}, .worst = RouteRank::kReady}).ok());
   pool.OnSuspect(Id(0));
-  EXPECT_FALSE(pool.FindRoute({}, RouteRank::kReady).ok());
-  EXPECT_TRUE(pool.FindRoute({}, RouteRank::kSuspect).ok());
+  EXPECT_FALSE(pool.FindRoute({.worst = RouteRank::kReady}).ok());
+  EXPECT_TRUE(pool.FindRoute({.worst = RouteRank::kSuspect}).ok());
   EXPECT_EQ(pool.num_in_flight(), 6) << "a refusal counts nobody";
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/strong_int.h"
 
@@ -74,6 +75,14 @@ struct Route {
   uint32_t prefill_rank = 0;
   uint32_t decode_rank = 0;
   std::string fingerprint;  // Of both.
+};
+
+// What a request asks of its workers.
+struct RouteNeeds {
+  std::vector<WorkerId> avoid = {};       // They failed it: others first.
+  RouteRank worst = RouteRank::kSuspect;  // Not kNone.
+  std::string fingerprint = {};           // Of earlier tokens; empty: any.
+  uint32_t context_tokens = 0;            // At least such a context.
 };
 
 }  // namespace baton

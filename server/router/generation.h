@@ -1,26 +1,25 @@
 // One client's request as a state machine: events in, actions out.
 //
-//   kQueued ──route──► kPrefilling ──handle──► kDecoding ──done──► kReleasing
-//   │ ▲ └──── a unified worker ────────────────► │ │                   │
-//   │ └──── retry ◄──── (both) ──────────────────┘ │                   │
-//   └──── (all) ────► kFinished ◄──────────────────┴───────────────────┘
+// kQueued waits for its turn; kRunning has attempts (attempt.h), the first one
+// at all samples; kFinished is told to the client.
 //
-// An attempt is one prefill call and one decode call (or one decode call to a
-// unified worker). The prefill call stays open as the lease of the prompt's KV:
-// it ends by itself once the decode server has pulled everything; the grace
-// timer ends it if that takes too long after the decode server's first token.
-// kReleasing waits, within the same grace, for what that call says at its end:
-// the counts and times of the prompt. So does the `finished` of a sample that
-// ends before the others.
+// An attempt that fails by UNAVAILABLE or ABORTED is replaced: at once on other
+// workers if some are ready, else after a pause, the longer the more there
+// were, and only on workers that are ready; Options::worker_wait bounds how
+// long that may take, max_retries how often. If no token has come the next
+// attempt is at all samples again. Else each sample that is not over goes on in
+// an attempt of its own, from its very tokens, with workers of the same
+// fingerprint; one whose tokens meet their end already is over without. What
+// the client has been told is not told again: text never left this process,
+// known tokens are dropped, events of an attempt that is over change nothing.
+//
+// The `finished` of a sample waits for what the prefill call of the first
+// sample says of the prompt, within the grace, and for all log-probabilities of
+// the prompt. A prefill call that ends without telling them, though its decode
+// server has all it needs, is replaced by an attempt that brings nothing else.
 //
 // A stop string ends its sample alone: the worker is told to, and goes on with
-// the others. With the last sample the calls are over.
-//
-// Until a token has been passed on, an attempt that fails by UNAVAILABLE or
-// ABORTED is followed by another one: at once on other workers if some are
-// ready, else after a pause, the longer the more there were, and only on
-// workers that are ready. Options::worker_wait bounds how long that may take.
-// Events of an older attempt change nothing.
+// the others of the attempt. With the last of them the attempt is over.
 #ifndef BATON_SERVER_ROUTER_GENERATION_H_
 #define BATON_SERVER_ROUTER_GENERATION_H_
 
@@ -34,6 +33,7 @@
 #include "absl/time/time.h"
 #include "proto/baton/v1/inference.pb.h"
 #include "proto/baton/v1/worker.pb.h"
+#include "server/router/attempt.h"
 #include "server/router/generation_actions.h"
 #include "server/router/prompt_logprob_stream.h"
 #include "server/router/sample.h"
@@ -48,7 +48,7 @@ class Generation final {
  public:
   struct Options {
     uint64_t router_nonce = 0;
-    uint32_t max_retries = 2;
+    uint32_t max_retries = 2;  // In the place of one attempt.
     // After a failed attempt, for workers that are ready.
     absl::Duration worker_wait = absl::Seconds(5);
     absl::Time arrival;
@@ -63,12 +63,15 @@ class Generation final {
   GenerationActions OnArrived();
   // Its turn has come.
   GenerationActions OnAdmitted(absl::Time now);
+  // The queue is full.
+  GenerationActions OnRefused(absl::Status why, absl::Time now);
   // `id_counter` is new for each attempt: the workers of an older one may still
   // be busy ending it.
-  GenerationActions OnRoute(Route route, uint64_t id_counter);
-  // The queue is full, or no worker can serve.
-  GenerationActions OnRefused(absl::Status why, absl::Time now);
-  GenerationActions OnPauseEnded();
+  GenerationActions OnRoute(uint32_t attempt, Route route, uint64_t id_counter);
+  // No worker meets its needs.
+  GenerationActions OnNoRoute(uint32_t attempt, absl::Status why,
+                              absl::Time now);
+  GenerationActions OnPauseEnded(uint32_t attempt);
   GenerationActions OnPrefillMessage(uint32_t attempt,
                                      v1::PrefillResponse* message,
                                      absl::Time now);
@@ -85,17 +88,15 @@ class Generation final {
   GenerationActions OnEarlyEnd(absl::Status why, absl::Time now);
 
   GenerationPhase phase() const { return phase_; }
-  uint32_t attempt() const { return attempt_; }
-  const Route& route() const { return route_; }
   const GenerationPlan& plan() const { return plan_; }
-  // Workers whose attempts have failed.
-  const std::vector<WorkerId>& avoid() const { return avoid_; }
-  RouteRank worst_route() const { return worst_route_; }
+  const Attempt& attempt(uint32_t number) const { return attempts_[number]; }
+  uint32_t num_attempts() const {
+    return static_cast<uint32_t>(attempts_.size());
+  }
 
-  // Of the current attempt.
-  uint64_t id_counter() const { return id_counter_; }
-  v1::PrefillRequest MakePrefillRequest() const;
-  v1::DecodeRequest MakeDecodeRequest() const;
+  RouteNeeds NeedsOf(uint32_t attempt) const;
+  v1::PrefillRequest MakePrefillRequest(uint32_t attempt) const;
+  v1::DecodeRequest MakeDecodeRequest(uint32_t attempt) const;
 
   // What the client is to be sent now, in order; each once.
   std::vector<v1::GenerateResponse> TakeResponses();
@@ -108,46 +109,58 @@ class Generation final {
   const v1::GenerateFinished& summary() const { return summary_; }
 
  private:
-  v1::WorkerRequest MakeRequest(uint32_t local_rank) const;
   void MoveTo(GenerationPhase to);
-  bool IsOld(uint32_t attempt) const;
-  GenerationActions OnPromptLogprobs(const v1::PromptLogprobs& tokens,
+  // Null if its calls are not under way.
+  Attempt* Running(uint32_t attempt);
+  v1::WorkerRequest MakeRequest(const Attempt& attempt, uint32_t rank) const;
+
+  GenerationActions OnPromptLogprobs(Attempt* attempt,
+                                     const v1::PromptLogprobs& tokens,
                                      absl::Time now);
-  GenerationActions OnTokens(const v1::TokenChunk& tokens, absl::Time now);
-  GenerationActions OnStopString(Sample* sample, absl::Time now);
-  GenerationActions OnDecodeFinished(const v1::DecodeFinished& finished,
+  GenerationActions OnTokens(Attempt* attempt, const v1::TokenChunk& tokens,
+                             absl::Time now);
+  GenerationActions OnStopString(Attempt* attempt, Sample* sample,
+                                 absl::Time now);
+  GenerationActions OnDecodeFinished(Attempt* attempt,
+                                     const v1::DecodeFinished& finished,
                                      absl::Time now);
-  void SumUp(const v1::DecodeFinished& finished);
-  GenerationActions OnAttemptFailed(WorkerId worker, const absl::Status& status,
-                                    absl::Time now);
-  bool IsOver() const;  // All samples.
+  void OnReleased(const Attempt& attempt, const v1::PrefillReleased& released);
+  void SumUp(const Attempt& attempt, const v1::DecodeFinished& finished);
+  // Its prefill call has said all it ever will.
+  void OnPrefillOver(Attempt* attempt, absl::Time now,
+                     GenerationActions* actions);
+  GenerationActions OnAttemptFailed(Attempt* failed, WorkerId worker,
+                                    const absl::Status& status, absl::Time now);
+
+  // Attempts at what `failed`, which is over, has left undone.
+  std::vector<AttemptGoal> GoalsAfter(const Attempt& failed) const;
+  void Begin(const std::vector<AttemptGoal>& goals, absl::Time now,
+             GenerationActions* actions);
+  std::optional<uint32_t> PromptFrom() const;
+  bool AwaitsPrompt(const Attempt& attempt) const;
+  bool IsOver(const Attempt& attempt) const;  // All its samples.
+  bool IsOver() const;                        // All samples.
   bool MayTellEnds() const;
-  bool HasEndToTell() const;
   bool HasResponses() const;
-  // The current attempt's calls, those that have begun and not ended.
-  GenerationActions EndCalls() const;
+
+  // Those that have begun and not ended; then it is over.
+  void EndCalls(Attempt* attempt, GenerationActions* actions);
+  // What is ready is sent; and if all is, that was it.
+  void Settle(absl::Time now, GenerationActions* actions);
   GenerationActions Fail(absl::Status status, absl::Time now);
+  void Fail(absl::Status status, absl::Time now, GenerationActions* actions);
   void Finish(absl::Status status, absl::Time now, GenerationActions* actions);
 
   const Options options_;
   const GenerationPlan plan_;
 
   GenerationPhase phase_ = GenerationPhase::kQueued;
-  uint32_t attempt_ = 0;
-  Route route_;
-  std::vector<WorkerId> avoid_;
-  RouteRank worst_route_ = RouteRank::kSuspect;
-  absl::Time wait_end_ = absl::InfinitePast();  // For workers.
-  absl::Duration next_pause_;
+  std::deque<Attempt> attempts_;  // By number.
+  std::vector<WorkerId> avoid_;   // Attempts have failed on them.
+  // Of what has been told; empty: nothing.
+  std::string fingerprint_;
   PromptLogprobStream prompt_stream_;
   std::deque<Sample> samples_;
-
-  // Of the current attempt.
-  uint64_t id_counter_ = 0;
-  std::string kv_handle_;
-  bool prefill_open_ = false;
-  bool decode_answered_ = false;
-  bool decode_has_kv_ = false;  // Pulled all of it.
 
   v1::PromptLogprobs prompt_logprobs_;
   v1::GenerateFinished summary_;

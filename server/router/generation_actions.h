@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "server/router/worker_state.h"
@@ -12,24 +13,17 @@
 namespace baton {
 
 enum class GenerationPhase : uint8_t {
-  kQueued,      // Waits for its turn, or for workers.
-  kPrefilling,  // Waits for the KV handle.
-  kDecoding,    // The decode server works for it.
-  kReleasing,   // All tokens are here; the lease has not ended.
+  kQueued,   // Waits for its turn.
+  kRunning,  // Attempts wait for workers, or workers work for them.
   kFinished,
 };
 
 constexpr bool IsLegalTransition(GenerationPhase from, GenerationPhase to) {
   using enum GenerationPhase;
   switch (from) {
-    case kQueued:  // A pair; a unified worker; no worker, or the client left.
-      return to == kPrefilling || to == kDecoding || to == kFinished;
-    case kPrefilling:  // The handle came; a retry; an error, or a stop string
-                       // in the first token.
-      return to == kDecoding || to == kQueued || to == kFinished;
-    case kDecoding:  // All samples ended, with the lease open or not; a retry.
-      return to == kReleasing || to == kFinished || to == kQueued;
-    case kReleasing:  // The lease ended, or its grace did.
+    case kQueued:  // Its turn; the queue is full, or the client left.
+      return to == kRunning || to == kFinished;
+    case kRunning:  // All is told; an error, or the client left.
       return to == kFinished;
     case kFinished:
       return false;
@@ -38,24 +32,39 @@ constexpr bool IsLegalTransition(GenerationPhase from, GenerationPhase to) {
 }
 
 // What the owner of a Generation must do after an event, in this order.
+// Attempts are named by their numbers.
 struct GenerationActions {
-  bool end_prefill = false;  // Cancel the attempt's calls, if they are open.
-  bool end_decode = false;
+  struct Pause {
+    uint32_t attempt = 0;
+    absl::Duration duration;
+    bool operator==(const Pause&) const = default;
+  };
+  struct SampleOfAttempt {
+    uint32_t attempt = 0;
+    uint32_t sample_index = 0;
+    bool operator==(const SampleOfAttempt&) const = default;
+  };
+
+  // Cancel these attempts' calls.
+  std::vector<uint32_t> end_prefill = {};
+  std::vector<uint32_t> end_decode = {};
   // Tell the pool: it was unavailable.
   std::optional<WorkerId> suspect = std::nullopt;
   bool queue = false;  // Wait for its turn, then OnAdmitted or OnRefused.
-  // Find workers, avoiding avoid() and none worse than worst_route(), then
-  // OnRoute or OnRefused.
-  bool find_route = false;
-  absl::Duration pause = absl::ZeroDuration();  // OnPauseEnded after it.
-  std::string_view retry_reason = {};  // Why again; empty the first time.
-  bool start_prefill = false;          // With MakePrefillRequest().
-  bool start_decode = false;           // With MakeDecodeRequest().
+  // Find workers that meet NeedsOf(), then OnRoute or OnNoRoute. The first time
+  // in the order of the attempts.
+  std::vector<uint32_t> find_route = {};
+  std::string_view retry_reason = {};         // Why these take others' places.
+  std::optional<Pause> pause = std::nullopt;  // OnPauseEnded after it.
+  // With MakePrefillRequest(), and with MakeDecodeRequest().
+  std::optional<uint32_t> start_prefill = std::nullopt;
+  std::optional<uint32_t> start_decode = std::nullopt;
   // Tell the decode worker, whose call goes on, to end this sample.
-  std::optional<uint32_t> abort_sample = std::nullopt;
-  bool start_grace = false;  // OnGraceEnded(attempt()) after the grace.
-  bool send = false;         // What TakeResponses() gives.
-  bool finish = false;       // End the client's call with status(). Once.
+  std::optional<SampleOfAttempt> abort = std::nullopt;
+  // OnGraceEnded after the grace.
+  std::optional<uint32_t> start_grace = std::nullopt;
+  bool send = false;    // What TakeResponses() gives.
+  bool finish = false;  // End the client's call with status(). Once.
 
   bool operator==(const GenerationActions&) const = default;
 };

@@ -21,6 +21,12 @@ Generation::Options MachineOptions(const Router& router, absl::Time arrival) {
           .tokenizer = router.text().tokenizer.get()};
 }
 
+// Null: it has not begun, and never will.
+template <typename Response>
+void Cancel(WorkerStream<Response>* stream) {
+  if (stream != nullptr) stream->Cancel();
+}
+
 }  // namespace
 
 GenerationCall::GenerationCall(GenerationPlan plan, Options options)
@@ -83,24 +89,42 @@ void GenerationCall::Handle(Event&& event) {
 }
 
 void GenerationCall::Perform(const GenerationActions& actions) {
-  if (actions.end_prefill) attempts_.back()->prefill->Cancel();
-  if (actions.end_decode) attempts_.back()->decode->Cancel();
+  for (uint32_t attempt : actions.end_prefill) {
+    Cancel(calls_[attempt]->prefill.get());
+  }
+  for (uint32_t attempt : actions.end_decode) {
+    Cancel(calls_[attempt]->decode.get());
+  }
   if (actions.suspect.has_value()) router_.OnSuspect(*actions.suspect);
   if (actions.queue) EnterQueue();
-  if (!actions.retry_reason.empty()) LogRetry(actions.retry_reason);
-  if (actions.find_route) FindRoute();
-  if (actions.pause > absl::ZeroDuration()) {
-    StartTimer(actions.pause, [](Generation& generation, absl::Time) {
-      return generation.OnPauseEnded();
-    });
+  if (!actions.find_route.empty()) ReleaseUnstarted();
+  for (uint32_t attempt : actions.find_route) {
+    if (!actions.retry_reason.empty()) {
+      CountRetry(attempt, actions.retry_reason);
+    }
+    FindRoute(attempt);
   }
-  if (actions.start_prefill) StartPrefill();
-  if (actions.start_decode) StartDecode();
-  if (actions.abort_sample.has_value()) StartAbort(*actions.abort_sample);
-  if (actions.start_grace) {
-    StartTimer(router_.options().release_grace,
-               [number = attempts_.back()->number](Generation& generation,
-                                                   absl::Time now) {
+  if (actions.pause.has_value()) {
+    StartTimer(
+        calls_[actions.pause->attempt].get(), actions.pause->duration,
+        [number = actions.pause->attempt](Generation& generation, absl::Time) {
+          return generation.OnPauseEnded(number);
+        });
+  }
+  if (actions.start_prefill.has_value()) {
+    StartPrefill(calls_[*actions.start_prefill].get());
+  }
+  if (actions.start_decode.has_value()) {
+    StartDecode(calls_[*actions.start_decode].get());
+  }
+  if (actions.abort.has_value()) {
+    StartAbort(*calls_[actions.abort->attempt], actions.abort->sample_index);
+  }
+  if (actions.start_grace.has_value()) {
+    StartTimer(calls_[*actions.start_grace].get(),
+               router_.options().release_grace,
+               [number = *actions.start_grace](Generation& generation,
+                                               absl::Time now) {
                  return generation.OnGraceEnded(number, now);
                });
   }
@@ -122,110 +146,110 @@ void GenerationCall::EnterQueue() {
   });
 }
 
-void GenerationCall::FindRoute() {
-  if (!attempts_.empty()) ReleaseUnstarted();
+void GenerationCall::FindRoute(uint32_t attempt) {
+  if (attempt == calls_.size()) {
+    calls_.push_back(std::make_unique<Calls>(attempt));
+  }
   RouteNeeds needs;
-  auto attempt = std::make_unique<Attempt>();
   {
     absl::MutexLock lock(&mutex_);
-    needs = {.avoid = generation_.avoid(), .worst = generation_.worst_route()};
-    attempt->number = generation_.attempt();
+    needs = generation_.NeedsOf(attempt);
   }
   absl::StatusOr<Route> route = router_.pool().FindRoute(needs);
   if (!route.ok()) {
-    Handle([&route](Generation& generation, absl::Time now) {
-      return generation.OnRefused(route.status(), now);
+    Handle([&route, attempt](Generation& generation, absl::Time now) {
+      return generation.OnNoRoute(attempt, route.status(), now);
     });
     return;
   }
-  attempt->route = *route;
-  const uint64_t counter =
-      attempts_.empty() ? ticket_.value() : router_.NextCounter();
-  attempts_.push_back(std::move(attempt));
-  Handle([&route, counter](Generation& generation, absl::Time) {
-    return generation.OnRoute(*std::move(route), counter);
+  Calls& calls = *calls_[attempt];
+  calls.route = *route;
+  calls.id_counter = attempt == 0 ? ticket_.value() : router_.NextCounter();
+  Handle([&route, &calls](Generation& generation, absl::Time) {
+    return generation.OnRoute(calls.number, *std::move(route),
+                              calls.id_counter);
   });
 }
 
-void GenerationCall::StartPrefill() {
-  Attempt* const attempt = attempts_.back().get();
+void GenerationCall::StartPrefill(Calls* calls) {
   v1::PrefillRequest request;
   {
     absl::MutexLock lock(&mutex_);
-    request = generation_.MakePrefillRequest();
+    // Since then another attempt may have ended all of them.
+    if (generation_.attempt(calls->number).over()) return;
+    request = generation_.MakePrefillRequest(calls->number);
   }
-  attempt->prefill = std::make_unique<PrefillStream>(
-      [self = shared_from_this(), attempt](v1::PrefillResponse* message) {
+  calls->prefill = std::make_unique<PrefillStream>(
+      [self = shared_from_this(), calls](v1::PrefillResponse* message) {
         self->Handle([&](Generation& generation, absl::Time now) {
-          return generation.OnPrefillMessage(attempt->number, message, now);
+          return generation.OnPrefillMessage(calls->number, message, now);
         });
       },
-      [self = shared_from_this(), attempt](const absl::Status& status) {
+      [self = shared_from_this(), calls](const absl::Status& status) {
         self->router_.pool().OnRequestEnded(
-            *attempt->route.prefill, attempt->route.prefill_rank, std::nullopt);
+            *calls->route->prefill, calls->route->prefill_rank, std::nullopt);
         self->Handle([&](Generation& generation, absl::Time now) {
-          return generation.OnPrefillEnd(attempt->number, status, now);
+          return generation.OnPrefillEnd(calls->number, status, now);
         });
       });
-  router_.client(*attempt->route.prefill)
-      .StartPrefill(request, deadline_, attempt->prefill.get());
+  router_.client(*calls->route->prefill)
+      .StartPrefill(request, deadline_, calls->prefill.get());
 }
 
-void GenerationCall::StartDecode() {
-  Attempt* const attempt = attempts_.back().get();
+void GenerationCall::StartDecode(Calls* calls) {
   v1::DecodeRequest request;
   {
     absl::MutexLock lock(&mutex_);
-    request = generation_.MakeDecodeRequest();
+    if (generation_.attempt(calls->number).over()) return;
+    request = generation_.MakeDecodeRequest(calls->number);
+    calls->num_unfinished = generation_.attempt(calls->number).goal.num_samples;
   }
-  attempt->decode = std::make_unique<DecodeStream>(
-      [self = shared_from_this(), attempt](v1::DecodeResponse* message) {
+  calls->decode = std::make_unique<DecodeStream>(
+      [self = shared_from_this(), calls](v1::DecodeResponse* message) {
         if (message->has_finished()) {
-          self->OnSampleFinished(attempt, message->finished());
+          self->OnSampleFinished(calls, message->finished());
         }
         self->Handle([&](Generation& generation, absl::Time now) {
-          return generation.OnDecodeMessage(attempt->number, *message, now);
+          return generation.OnDecodeMessage(calls->number, *message, now);
         });
       },
-      [self = shared_from_this(), attempt](const absl::Status& status) {
-        self->TellEnded(attempt);
+      [self = shared_from_this(), calls](const absl::Status& status) {
+        self->TellEnded(calls);
         self->Handle([&](Generation& generation, absl::Time now) {
-          return generation.OnDecodeEnd(attempt->number, status, now);
+          return generation.OnDecodeEnd(calls->number, status, now);
         });
       });
-  router_.client(attempt->route.decode)
-      .StartDecode(request, deadline_, attempt->decode.get());
+  router_.client(calls->route->decode)
+      .StartDecode(request, deadline_, calls->decode.get());
 }
 
-void GenerationCall::StartAbort(uint32_t sample_index) {
+void GenerationCall::StartAbort(const Calls& calls, uint32_t sample_index) {
   v1::AbortRequest request;
   request.mutable_id()->set_router_nonce(router_.nonce());
+  request.mutable_id()->set_counter(calls.id_counter);
   request.set_sample_index(sample_index);
-  {
-    absl::MutexLock lock(&mutex_);
-    request.mutable_id()->set_counter(generation_.id_counter());
-  }
-  router_.client(attempts_.back()->route.decode).StartAbort(request);
+  router_.client(calls.route->decode).StartAbort(request);
 }
 
-void GenerationCall::OnSampleFinished(Attempt* attempt,
+void GenerationCall::OnSampleFinished(Calls* calls,
                                       const v1::DecodeFinished& finished) {
-  if (finished.has_load()) attempt->load = finished.load();
-  if (++attempt->num_finished == num_samples_) TellEnded(attempt);
+  if (finished.has_load()) calls->load = finished.load();
+  if (--calls->num_unfinished == 0) TellEnded(calls);
 }
 
-void GenerationCall::TellEnded(Attempt* attempt) {
-  if (std::exchange(attempt->decode_ended, true)) return;
-  router_.pool().OnRequestEnded(attempt->route.decode,
-                                attempt->route.decode_rank, attempt->load);
+void GenerationCall::TellEnded(Calls* calls) {
+  if (std::exchange(calls->decode_ended, true)) return;
+  router_.pool().OnRequestEnded(calls->route->decode, calls->route->decode_rank,
+                                calls->load);
 }
 
 template <typename Event>
-void GenerationCall::StartTimer(absl::Duration duration, Event event) {
-  timer_.emplace();
+void GenerationCall::StartTimer(Calls* calls, absl::Duration duration,
+                                Event event) {
+  calls->timer.emplace();
   // The alarm keeps its callback as long as we keep the alarm: let go of `self`
   // in the call.
-  timer_->Set(
+  calls->timer->Set(
       std::chrono::system_clock::now() + absl::ToChronoNanoseconds(duration),
       [self = shared_from_this(), event](bool expired) mutable {
         const auto last = std::move(self);
@@ -276,8 +300,8 @@ void GenerationCall::Finish() {
     status = generation_.status();
     summary = generation_.summary();
   }
-  if (!attempts_.empty()) ReleaseUnstarted();
-  timer_.reset();
+  ReleaseUnstarted();
+  for (const auto& calls : calls_) calls->timer.reset();
   LogAndCount(summary, status);
   // Before the client hears of the end: its id is free by then.
   if (in_queue_) router_.admission().Leave(ticket_);
@@ -285,23 +309,40 @@ void GenerationCall::Finish() {
 }
 
 void GenerationCall::ReleaseUnstarted() {
-  Attempt& attempt = *attempts_.back();
-  // A retry that finds no workers leaves it the current one until the end.
-  if (std::exchange(attempt.released, true)) return;
-  if (attempt.route.prefill.has_value() && attempt.prefill == nullptr) {
-    router_.pool().OnRequestEnded(*attempt.route.prefill,
-                                  attempt.route.prefill_rank, std::nullopt);
+  std::vector<bool> is_over;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (uint32_t i = 0; i < calls_.size(); ++i) {
+      is_over.push_back(generation_.attempt(i).over());
+    }
   }
-  if (attempt.decode == nullptr) {
-    router_.pool().OnRequestEnded(attempt.route.decode,
-                                  attempt.route.decode_rank, std::nullopt);
+  WorkerPool& pool = router_.pool();
+  for (const auto& calls : calls_) {
+    if (!is_over[calls->number] || !calls->route.has_value()) continue;
+    if (std::exchange(calls->released, true)) continue;
+    const Route& route = *calls->route;
+    if (route.prefill.has_value() && calls->prefill == nullptr) {
+      pool.OnRequestEnded(*route.prefill, route.prefill_rank, std::nullopt);
+    }
+    if (calls->decode == nullptr) {
+      pool.OnRequestEnded(route.decode, route.decode_rank, std::nullopt);
+    }
   }
 }
 
-void GenerationCall::LogRetry(std::string_view reason) const {
+void GenerationCall::CountRetry(uint32_t attempt, std::string_view reason) {
+  uint32_t num_resumed = 0;
+  uint32_t num_tokens = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    num_resumed = generation_.attempt(attempt).goal.num_resumed;
+    num_tokens = static_cast<uint32_t>(generation_.plan().prompt_ids.size()) +
+                 num_resumed;
+  }
   router_.metrics().CountRetry(reason);
-  LOG(WARNING) << "request " << Name() << " retry reason " << reason
-               << AttemptForLog();
+  if (num_resumed > 0) router_.metrics().CountResume(reason, num_tokens);
+  LOG(WARNING) << "request " << Name() << " attempt " << attempt << " reason "
+               << reason << " resumed " << num_resumed << AttemptsForLog();
 }
 
 void GenerationCall::LogAndCount(const v1::GenerateFinished& summary,
@@ -323,7 +364,7 @@ void GenerationCall::LogAndCount(const v1::GenerateFinished& summary,
             << timing.prefill_seconds() << " transfer "
             << timing.kv_transfer_seconds() << " transfer_bytes "
             << timing.kv_transfer_bytes() << " ttft " << timing.ttft_seconds()
-            << " total " << timing.total_seconds() << AttemptForLog();
+            << " total " << timing.total_seconds() << AttemptsForLog();
 }
 
 std::string GenerationCall::ReasonForLog(const absl::Status& status) const {
@@ -347,13 +388,20 @@ std::string GenerationCall::Name() const {
   return name;
 }
 
-std::string GenerationCall::AttemptForLog() const {
-  if (attempts_.empty()) return " attempts 0";
-  const Route& route = attempts_.back()->route;
-  return absl::StrCat(
-      " attempts ", attempts_.size(), " prefill ",
-      route.prefill.has_value() ? router_.pool().address(*route.prefill) : "-",
-      " decode ", router_.pool().address(route.decode));
+// And where the newest one that has workers went.
+std::string GenerationCall::AttemptsForLog() const {
+  std::string text = absl::StrCat(" attempts ", calls_.size());
+  for (auto calls = calls_.rbegin(); calls != calls_.rend(); ++calls) {
+    if (!(*calls)->route.has_value()) continue;
+    const Route& route = *(*calls)->route;
+    absl::StrAppend(&text, " prefill ",
+                    route.prefill.has_value()
+                        ? router_.pool().address(*route.prefill)
+                        : "-",
+                    " decode ", router_.pool().address(route.decode));
+    break;
+  }
+  return text;
 }
 
 }  // namespace baton

@@ -53,17 +53,21 @@ class GenerationCall final
   void OnEarlyEnd(EarlyEnd why);
 
  private:
-  // The calls of one attempt, and where they go.
-  struct Attempt {
-    uint32_t number = 0;
-    Route route;
+  // One attempt's calls, and where they go.
+  struct Calls {
+    explicit Calls(uint32_t its_number) : number(its_number) {}
+    const uint32_t number;
+    // Once there is one: counted at the pool.
+    std::optional<Route> route;
+    uint64_t id_counter = 0;
     std::unique_ptr<PrefillStream> prefill;
     std::unique_ptr<DecodeStream> decode;
+    std::optional<grpc::Alarm> timer;
     // Of decode's own thread:
-    uint32_t num_finished = 0;                               // Samples.
-    std::optional<v1::GetLoadResponse> load = std::nullopt;  // Then.
-    bool decode_ended = false;                               // The pool knows.
-    bool released = false;  // By ReleaseUnstarted.
+    uint32_t num_unfinished = 0;              // Samples.
+    std::optional<v1::GetLoadResponse> load;  // When there were none.
+    bool decode_ended = false;                // The pool knows.
+    bool released = false;                    // By ReleaseUnstarted.
   };
 
   // Runs `event`, a callable (Generation&, absl::Time) -> GenerationActions.
@@ -73,28 +77,30 @@ class GenerationCall final
   // Carrying out: one thread at a time.
   void Perform(const GenerationActions& actions);
   void EnterQueue();
-  void FindRoute();
-  void StartPrefill();
-  void StartDecode();
-  void StartAbort(uint32_t sample_index);
+  void FindRoute(uint32_t attempt);
+  void StartPrefill(Calls* calls);
+  void StartDecode(Calls* calls);
+  void StartAbort(const Calls& calls, uint32_t sample_index);
   // In the place of an older one.
   template <typename Event>
-  void StartTimer(absl::Duration duration, Event event);
+  void StartTimer(Calls* calls, absl::Duration duration, Event event);
   void SendResponses();
   void ObserveTokens(const v1::GenerateChunk& chunk);
   void Finish();
-  // Tells the pool, once, of the calls that the current attempt never began.
+  // Tells the pool, once, of the calls that attempts which are over never
+  // began.
   void ReleaseUnstarted();
-  void LogRetry(std::string_view reason) const;
+  void CountRetry(uint32_t attempt, std::string_view reason)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void LogAndCount(const v1::GenerateFinished& summary,
                    const absl::Status& status);
   std::string ReasonForLog(const absl::Status& status) const;
   std::string Name() const;
-  std::string AttemptForLog() const;
+  std::string AttemptsForLog() const;
 
-  void OnSampleFinished(Attempt* attempt, const v1::DecodeFinished& finished);
+  void OnSampleFinished(Calls* calls, const v1::DecodeFinished& finished);
   // A decode call's end at its worker, told once.
-  void TellEnded(Attempt* attempt);
+  void TellEnded(Calls* calls);
 
   Router& router_;
   GenerateReactor* const client_;
@@ -110,9 +116,8 @@ class GenerationCall final
   std::deque<GenerationActions> pending_ ABSL_GUARDED_BY(mutex_);
 
   // Of the thread that carries out.
-  bool in_queue_ = false;  // Or past it: it must leave.
-  std::vector<std::unique_ptr<Attempt>> attempts_;  // The current one last.
-  std::optional<grpc::Alarm> timer_;
+  bool in_queue_ = false;                      // Or past it: it must leave.
+  std::vector<std::unique_ptr<Calls>> calls_;  // By attempt.
   bool has_token_ = false;
   std::vector<absl::Time> last_tokens_;  // Of each sample.
   std::set<v1::FinishReason> reasons_;   // Told so far.

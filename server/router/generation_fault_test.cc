@@ -10,26 +10,26 @@
 namespace baton {
 namespace {
 
-using enum GenerationPhase;
+using enum AttemptPhase;
 
 TEST_F(GenerationTest, TriesAgainOnOtherWorkersUntilItGivesUp) {
   Make(Plan(), /*max_retries=*/1);
   Dispatch();
   Handle();
   EXPECT_EQ(PrefillEnds(absl::UnavailableError("gone")),
-            (GenerationActions{.end_decode = true,
+            (GenerationActions{.end_decode = {0},
                                .suspect = kPrefillWorker,
-                               .find_route = true,
-                               .retry_reason = "unavailable"}));
-  EXPECT_EQ(generation_->avoid(), std::vector<WorkerId>{kPrefillWorker});
-  EXPECT_EQ(generation_->attempt(), 1u);
+                               .find_route = {1},
+                               .retry_reason = "prefill_lost"}));
+  EXPECT_EQ(generation_->NeedsOf(1).avoid,
+            std::vector<WorkerId>{kPrefillWorker});
   TakeRoute();
-  EXPECT_EQ(generation_->MakePrefillRequest().request().attempt(), 1u);
-  EXPECT_EQ(generation_->MakePrefillRequest().request().id().counter(), 102u);
-  EXPECT_EQ(Handle("kv 2"), GenerationActions{.start_decode = true});
+  EXPECT_EQ(PrefillRequest().attempt(), 1u);
+  EXPECT_EQ(PrefillRequest().id().counter(), 102u);
+  EXPECT_EQ(Handle("kv 2"), GenerationActions{.start_decode = 1});
   EXPECT_EQ(DecodeEnds(absl::UnavailableError("gone")),
-            (GenerationActions{.end_prefill = true,
-                               .end_decode = true,
+            (GenerationActions{.end_prefill = {1},
+                               .end_decode = {1},
                                .suspect = kDecodeWorker,
                                .finish = true}));
   EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
@@ -41,11 +41,11 @@ TEST_F(GenerationTest, AvoidsBothEndsOfALostTransfer) {
   Dispatch();
   Handle();
   EXPECT_EQ(DecodeEnds(absl::AbortedError("lost")),
-            (GenerationActions{.end_prefill = true,
-                               .end_decode = true,
-                               .find_route = true,
+            (GenerationActions{.end_prefill = {0},
+                               .end_decode = {0},
+                               .find_route = {1},
                                .retry_reason = "kv_lost"}));
-  EXPECT_EQ(generation_->avoid(),
+  EXPECT_EQ(generation_->NeedsOf(1).avoid,
             (std::vector<WorkerId>{kPrefillWorker, kDecodeWorker}));
 }
 
@@ -56,17 +56,24 @@ TEST_F(GenerationTest, BlamesNeitherEndForATransferThatThePrefillLost) {
   EXPECT_EQ(
       PrefillEnds(absl::AbortedError("the importer is gone")),
       (GenerationActions{
-          .end_decode = true, .find_route = true, .retry_reason = "kv_lost"}));
-  EXPECT_EQ(generation_->avoid(),
+          .end_decode = {0}, .find_route = {1}, .retry_reason = "kv_lost"}));
+  EXPECT_EQ(generation_->NeedsOf(1).avoid,
             (std::vector<WorkerId>{kPrefillWorker, kDecodeWorker}));
 }
 
 TEST_F(GenerationTest, TakesASuspectOnlyForItsFirstAttempt) {
   Make(Plan());
-  EXPECT_EQ(generation_->worst_route(), RouteRank::kSuspect);
   Dispatch();
+  EXPECT_EQ(generation_->NeedsOf(0).worst, RouteRank::kSuspect);
   PrefillEnds(absl::UnavailableError("gone"));
-  EXPECT_EQ(generation_->worst_route(), RouteRank::kUntried);
+  EXPECT_EQ(generation_->NeedsOf(1).worst, RouteRank::kUntried);
+}
+
+TEST_F(GenerationTest, AsksForTheContextThatItMayNeed) {
+  Make(Plan());
+  Dispatch();
+  EXPECT_EQ(generation_->NeedsOf(0).context_tokens, 3u + 4);
+  EXPECT_EQ(generation_->NeedsOf(0).fingerprint, "");
 }
 
 TEST_F(GenerationTest, PausesBeforeItTriesTheSameWorkersAgain) {
@@ -74,19 +81,20 @@ TEST_F(GenerationTest, PausesBeforeItTriesTheSameWorkersAgain) {
   Dispatch();
   PrefillEnds(absl::UnavailableError("gone"));
   const absl::Status nobody = absl::UnavailableError("nobody");
-  const absl::Duration first = generation_->OnRefused(nobody, now_).pause;
+  const GenerationActions refused = generation_->OnNoRoute(1, nobody, now_);
+  ASSERT_TRUE(refused.pause.has_value());
+  const absl::Duration first = refused.pause->duration;
   EXPECT_GT(first, absl::ZeroDuration());
-  EXPECT_EQ(generation_->phase(), kQueued);
+  EXPECT_EQ(refused.pause->attempt, 1u);
   now_ += first;
-  EXPECT_EQ(generation_->OnPauseEnded(), GenerationActions{.find_route = true});
-  EXPECT_EQ(generation_->worst_route(), RouteRank::kReady);
+  EXPECT_EQ(generation_->OnPauseEnded(1), GenerationActions{.find_route = {1}});
+  EXPECT_EQ(generation_->NeedsOf(1).worst, RouteRank::kReady);
   TakeRoute();
-  EXPECT_EQ(generation_->OnPauseEnded(), kNothing) << "it has a route";
+  EXPECT_EQ(generation_->OnPauseEnded(1), kNothing) << "it has a route";
 
   PrefillEnds(absl::UnavailableError("gone"));
-  EXPECT_EQ(generation_->worst_route(), RouteRank::kUntried);
-  EXPECT_EQ(generation_->OnRefused(nobody, now_),
-            GenerationActions{.pause = 2 * first});
+  EXPECT_EQ(generation_->NeedsOf(2).worst, RouteRank::kUntried);
+  EXPECT_EQ(generation_->OnNoRoute(2, nobody, now_).pause->duration, 2 * first);
 }
 
 TEST_F(GenerationTest, GivesUpWhenNoWorkerIsReadyInTime) {
@@ -97,17 +105,18 @@ TEST_F(GenerationTest, GivesUpWhenNoWorkerIsReadyInTime) {
   const absl::Status nobody = absl::UnavailableError("nobody");
   absl::Duration last;
   for (int looks = 1; now_ < end; ++looks) {
-    const absl::Duration pause = generation_->OnRefused(nobody, now_).pause;
+    const absl::Duration pause =
+        generation_->OnNoRoute(1, nobody, now_).pause->duration;
     ASSERT_GT(pause, absl::ZeroDuration());
     EXPECT_TRUE(pause >= last || now_ + pause == end) << pause;
     ASSERT_LT(looks, 50);
     last = pause;
     now_ += pause;
-    EXPECT_EQ(generation_->OnPauseEnded(),
-              GenerationActions{.find_route = true});
+    EXPECT_EQ(generation_->OnPauseEnded(1),
+              GenerationActions{.find_route = {1}});
   }
   EXPECT_EQ(now_, end);
-  EXPECT_EQ(generation_->OnRefused(nobody, now_), kFinish);
+  EXPECT_EQ(generation_->OnNoRoute(1, nobody, now_), kFinish);
   EXPECT_EQ(generation_->status(), nobody);
 }
 
@@ -115,10 +124,10 @@ TEST_F(GenerationTest, EndsWhileItPausesWhenTheClientIsGone) {
   Make(Plan());
   Dispatch();
   PrefillEnds(absl::UnavailableError("gone"));
-  generation_->OnRefused(absl::UnavailableError("nobody"), now_);
+  generation_->OnNoRoute(1, absl::UnavailableError("nobody"), now_);
   EXPECT_EQ(generation_->OnEarlyEnd(absl::DeadlineExceededError(""), now_),
             kFinish);
-  EXPECT_EQ(generation_->OnPauseEnded(), kNothing);
+  EXPECT_EQ(generation_->OnPauseEnded(1), kNothing);
   EXPECT_TRUE(absl::IsDeadlineExceeded(generation_->status()));
 }
 
@@ -138,18 +147,7 @@ TEST_F(GenerationTest, IgnoresEveryEventOfAnOlderAttempt) {
             kNothing);
   EXPECT_EQ(generation_->OnPrefillEnd(0, absl::OkStatus(), now_), kNothing);
   EXPECT_EQ(generation_->OnGraceEnded(0, now_), kNothing);
-  EXPECT_EQ(generation_->phase(), kPrefilling);
-}
-
-TEST_F(GenerationTest, DoesNotTryAgainOnceATokenWasShown) {
-  Make(Plan());
-  Dispatch();
-  Handle();
-  FirstToken();
-  const GenerationActions actions = DecodeEnds(absl::UnavailableError("gone"));
-  EXPECT_TRUE(actions.finish);
-  EXPECT_FALSE(actions.find_route);
-  EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
+  EXPECT_EQ(attempt().phase(), kPrefilling);
 }
 
 TEST_F(GenerationTest, IgnoresThePrefillsFailureOnceDecodeHasSpoken) {
@@ -157,8 +155,9 @@ TEST_F(GenerationTest, IgnoresThePrefillsFailureOnceDecodeHasSpoken) {
   Dispatch();
   Handle();
   Tokens(0, {Letter(0)});
+  EXPECT_EQ(TakeText(), "a");
   EXPECT_EQ(PrefillEnds(absl::UnavailableError("gone")), kNothing);
-  EXPECT_EQ(generation_->phase(), kDecoding);
+  EXPECT_EQ(attempt().phase(), kDecoding);
 }
 
 TEST_F(GenerationTest, PassesOtherErrorsOnAtOnce) {
@@ -174,20 +173,25 @@ TEST_F(GenerationTest, EndsInEveryPhaseWhenTheClientIsGone) {
   EXPECT_EQ(generation_->OnEarlyEnd(gone, now_), kFinish);
   EXPECT_EQ(generation_->OnArrived(), kNothing);
   EXPECT_EQ(generation_->OnAdmitted(now_), kNothing);
-  EXPECT_EQ(generation_->OnRoute({}, 1), kNothing) << "it came too late";
   EXPECT_EQ(generation_->OnEarlyEnd(gone, now_), kNothing);
+
+  Make(Plan());
+  generation_->OnAdmitted(now_);
+  EXPECT_EQ(generation_->OnEarlyEnd(gone, now_), kFinish);
+  EXPECT_EQ(generation_->OnRoute(0, {}, 1), kNothing) << "it came too late";
+  EXPECT_EQ(generation_->OnNoRoute(0, gone, now_), kNothing);
 
   Make(Plan());
   Dispatch();
   EXPECT_EQ(generation_->OnEarlyEnd(gone, now_),
-            (GenerationActions{.end_prefill = true, .finish = true}));
+            (GenerationActions{.end_prefill = {0}, .finish = true}));
 
   Make(Plan());
   Dispatch();
   Handle();
   EXPECT_EQ(generation_->OnEarlyEnd(gone, now_),
             (GenerationActions{
-                .end_prefill = true, .end_decode = true, .finish = true}));
+                .end_prefill = {0}, .end_decode = {0}, .finish = true}));
 
   Make(Plan());
   Dispatch();
@@ -195,17 +199,25 @@ TEST_F(GenerationTest, EndsInEveryPhaseWhenTheClientIsGone) {
   Tokens(0, {Letter(0), Letter(1), Letter(2), Letter(3)});
   TakeText();
   Finished(4);
-  EXPECT_EQ(generation_->phase(), kReleasing);
+  EXPECT_EQ(attempt().phase(), kReleasing);
   EXPECT_EQ(generation_->OnEarlyEnd(gone, now_),
-            (GenerationActions{.end_prefill = true, .finish = true}));
+            (GenerationActions{.end_prefill = {0}, .finish = true}));
   EXPECT_EQ(PrefillEnds(), kNothing);
+}
+
+TEST_F(GenerationTest, EndsWhenTheQueueIsFull) {
+  Make(Plan());
+  generation_->OnArrived();
+  EXPECT_EQ(generation_->OnRefused(absl::ResourceExhaustedError(""), now_),
+            kFinish);
+  EXPECT_TRUE(absl::IsResourceExhausted(generation_->status()));
 }
 
 TEST_F(GenerationTest, EndsWhenNobodyCanServe) {
   Make(Plan());
   generation_->OnArrived();
   generation_->OnAdmitted(now_);
-  EXPECT_EQ(generation_->OnRefused(absl::UnavailableError("nobody"), now_),
+  EXPECT_EQ(generation_->OnNoRoute(0, absl::UnavailableError("nobody"), now_),
             kFinish);
   EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
 }

@@ -57,20 +57,30 @@ class GenerationTest : public ::testing::Test {
                                              .arrival = now_,
                                              .tokenizer = &DemoTokenizer()});
   }
-  // Up to kPrefilling, or kDecoding at a unified worker.
+  // Its turn, and workers: an attempt kPrefilling, or kDecoding at a unified
+  // worker.
   void Dispatch(bool unified = false) {
     EXPECT_EQ(generation_->OnArrived(), GenerationActions{.queue = true});
     EXPECT_EQ(generation_->OnAdmitted(now_ += absl::Seconds(1)),
-              GenerationActions{.find_route = true});
+              GenerationActions{.find_route = {0}});
     TakeRoute(unified);
   }
+  // Of the newest attempt.
   void TakeRoute(bool unified = false) {
+    attempt_ = generation_->num_attempts() - 1;
     Route route = {
         .prefill = kPrefillWorker, .decode = kDecodeWorker, .fingerprint = "f"};
     if (unified) route.prefill.reset();
-    EXPECT_EQ(generation_->OnRoute(route, ++counter_),
-              unified ? GenerationActions{.start_decode = true}
-                      : GenerationActions{.start_prefill = true});
+    EXPECT_EQ(generation_->OnRoute(attempt_, route, ++counter_),
+              unified ? GenerationActions{.start_decode = attempt_}
+                      : GenerationActions{.start_prefill = attempt_});
+  }
+  const Attempt& attempt() const { return generation_->attempt(attempt_); }
+  v1::WorkerRequest PrefillRequest() const {
+    return generation_->MakePrefillRequest(attempt_).request();
+  }
+  v1::DecodeRequest DecodeRequest() const {
+    return generation_->MakeDecodeRequest(attempt_);
   }
   GenerationActions Handle(const std::string& handle = "kv") {
     v1::PrefillResponse message;
@@ -78,7 +88,7 @@ class GenerationTest : public ::testing::Test {
     return FromPrefill(&message);
   }
   GenerationActions FromPrefill(v1::PrefillResponse* message) {
-    return generation_->OnPrefillMessage(generation_->attempt(), message, now_);
+    return generation_->OnPrefillMessage(attempt_, message, now_);
   }
   GenerationActions FirstToken() {
     v1::PrefillResponse message;
@@ -93,7 +103,7 @@ class GenerationTest : public ::testing::Test {
     return FromPrefill(&message);
   }
   GenerationActions PrefillEnds(const absl::Status& status = absl::OkStatus()) {
-    return generation_->OnPrefillEnd(generation_->attempt(), status, now_);
+    return generation_->OnPrefillEnd(attempt_, status, now_);
   }
   GenerationActions Tokens(uint32_t first, const std::vector<uint32_t>& ids,
                            uint32_t sample_index = 0) {
@@ -109,7 +119,7 @@ class GenerationTest : public ::testing::Test {
     v1::DecodeResponse message;
     v1::DecodeFinished* const finished = message.mutable_finished();
     finished->set_sample_index(sample_index);
-    finished->set_attempt(generation_->attempt());
+    finished->set_attempt(attempt_);
     finished->set_completion_tokens(completion_tokens);
     finished->set_finish_reason(reason);
     finished->set_prefill_seconds(9);
@@ -118,10 +128,10 @@ class GenerationTest : public ::testing::Test {
     return FromDecode(message);
   }
   GenerationActions FromDecode(const v1::DecodeResponse& message) {
-    return generation_->OnDecodeMessage(generation_->attempt(), message, now_);
+    return generation_->OnDecodeMessage(attempt_, message, now_);
   }
   GenerationActions DecodeEnds(const absl::Status& status) {
-    return generation_->OnDecodeEnd(generation_->attempt(), status, now_);
+    return generation_->OnDecodeEnd(attempt_, status, now_);
   }
   // Text of the sample that came since the last time.
   std::string TakeText(uint32_t sample_index = 0) {
@@ -155,7 +165,7 @@ class GenerationTest : public ::testing::Test {
   }
   void FillChunk(uint32_t first, const std::vector<uint32_t>& ids,
                  v1::TokenChunk* chunk) {
-    chunk->set_attempt(generation_->attempt());
+    chunk->set_attempt(attempt_);
     chunk->set_first_token_index(first);
     for (uint32_t id : ids) {
       chunk->add_token_ids(id);
@@ -165,6 +175,7 @@ class GenerationTest : public ::testing::Test {
 
   absl::Time now_ = absl::UnixEpoch();
   uint64_t counter_ = 100;
+  uint32_t attempt_ = 0;  // That events are of.
   std::unique_ptr<Generation> generation_;
   std::map<uint32_t, std::string> texts_;  // Of samples.
   std::map<uint32_t, v1::GenerateFinished> told_;

@@ -63,7 +63,7 @@ TEST_F(GenerationOutputTest, WhatWaitsForTheIntervalIsSentBeforeAnError) {
   Tokens(0, {Letter(0)});
   TakeText();
   Tokens(1, {Letter(1)});
-  EXPECT_TRUE(DecodeEnds(absl::UnavailableError("gone")).send);
+  EXPECT_TRUE(DecodeEnds(absl::InternalError("broken")).send);
   EXPECT_EQ(TakeText(), "b");
 }
 
@@ -82,7 +82,7 @@ TEST_F(GenerationOutputTest, TokensWaitForThePromptThoughTheyComeFirst) {
   Dispatch();
   Handle();
   EXPECT_EQ(Tokens(0, {Letter(0), Letter(1)}),
-            GenerationActions{.start_grace = true});
+            GenerationActions{.start_grace = 0});
   EXPECT_EQ(PromptFromPrefill(1), (GenerationActions{.send = true}));
   EXPECT_EQ(TakePrompt(), 2);
   EXPECT_EQ(TakeText(), "ab");
@@ -98,10 +98,11 @@ TEST_F(GenerationOutputTest, AnotherAttemptTellsOnlyTheRest) {
   message.mutable_prompt_logprobs()->mutable_logprobs()->RemoveLast();
   EXPECT_EQ(FromPrefill(&message), kSend);
   EXPECT_EQ(TakePrompt(), 1);
-  EXPECT_TRUE(PrefillEnds(absl::UnavailableError("gone")).find_route);
+  EXPECT_FALSE(PrefillEnds(absl::UnavailableError("gone")).find_route.empty());
   TakeRoute();
+  EXPECT_EQ(PrefillRequest().prompt_logprobs_from(), 2u);
   Handle();
-  EXPECT_EQ(PromptFromPrefill(1), kSend);
+  EXPECT_EQ(PromptFromPrefill(1), kSend) << "with one that is known";
   EXPECT_EQ(TakePrompt(), 1);
 }
 
@@ -112,7 +113,7 @@ TEST_F(GenerationOutputTest, AStopStringWaitsForTheRestOfThePrompt) {
   Dispatch();
   Handle();
   EXPECT_EQ(Tokens(0, {Letter(0), Letter(1)}),
-            (GenerationActions{.end_decode = true, .start_grace = true}));
+            (GenerationActions{.end_decode = {0}, .start_grace = 0}));
   EXPECT_EQ(PromptFromPrefill(1), (GenerationActions{.send = true}));
   EXPECT_EQ(TakeText(), "a");
   EXPECT_EQ(PrefillEnds(), kSendAndFinish);
@@ -121,30 +122,10 @@ TEST_F(GenerationOutputTest, AStopStringWaitsForTheRestOfThePrompt) {
 }
 
 TEST_F(GenerationOutputTest, AnAnswerWithoutItsPromptIsAnError) {
-  const auto four = [] {
-    return std::vector{Letter(0), Letter(1), Letter(2), Letter(3)};
-  };
   Make(PlanWithPrompt());
   Dispatch(/*unified=*/true);
-  EXPECT_EQ(Tokens(0, four()), kNothing);
+  EXPECT_EQ(Tokens(0, {Letter(0), Letter(1), Letter(2), Letter(3)}), kNothing);
   EXPECT_EQ(Finished(4), kFinish);
-  EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
-
-  Make(PlanWithPrompt());
-  Dispatch();
-  Handle();
-  Tokens(0, four());
-  Finished(4);
-  EXPECT_EQ(generation_->OnGraceEnded(0, now_),
-            (GenerationActions{.end_prefill = true, .finish = true}));
-  EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
-
-  Make(PlanWithPrompt());
-  Dispatch();
-  Handle();
-  Tokens(0, {Letter(0)});
-  EXPECT_EQ(PrefillEnds(),
-            (GenerationActions{.end_decode = true, .finish = true}));
   EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
 }
 
@@ -167,7 +148,7 @@ TEST_F(GenerationOutputTest, WorkersAreToldAllThatWasAsked) {
   plan.min_tokens = 2;
   Make(plan);
   Dispatch();
-  const v1::WorkerRequest request = generation_->MakePrefillRequest().request();
+  const v1::WorkerRequest request = PrefillRequest();
   EXPECT_EQ(request.sampling().repetition_penalty(), 1.5);
   EXPECT_EQ(request.sampling().presence_penalty(), -1);
   EXPECT_EQ(request.sampling().frequency_penalty(), 0.5);

@@ -11,7 +11,7 @@
 namespace baton {
 namespace {
 
-using enum GenerationPhase;
+using enum AttemptPhase;
 
 class GenerationSamplesTest : public GenerationTest {
  protected:
@@ -35,13 +35,13 @@ TEST_F(GenerationSamplesTest, OnlyTheDecodeRequestSaysHowMany) {
   Make(PlanOf(3));
   Dispatch();
   Handle("opaque");
-  EXPECT_FALSE(generation_->MakePrefillRequest().request().has_num_samples());
-  EXPECT_EQ(generation_->MakeDecodeRequest().request().num_samples(), 3u);
-  EXPECT_EQ(generation_->MakeDecodeRequest().kv_handle(), "opaque");
+  EXPECT_FALSE(PrefillRequest().has_num_samples());
+  EXPECT_EQ(DecodeRequest().request().num_samples(), 3u);
+  EXPECT_EQ(DecodeRequest().kv_handle(), "opaque");
   Make(PlanOf(1));
   Dispatch(/*unified=*/true);
-  EXPECT_FALSE(generation_->MakeDecodeRequest().request().has_num_samples());
-  EXPECT_FALSE(generation_->MakeDecodeRequest().has_kv_handle());
+  EXPECT_FALSE(DecodeRequest().request().has_num_samples());
+  EXPECT_FALSE(DecodeRequest().has_kv_handle());
 }
 
 TEST_F(GenerationSamplesTest, EachSampleHasItsTokensAndItsOwnEnd) {
@@ -63,7 +63,7 @@ TEST_F(GenerationSamplesTest, EachSampleHasItsTokensAndItsOwnEnd) {
   EXPECT_EQ(Told(2).usage().completion_tokens(), 2u);
   EXPECT_EQ(FinishedFour(0), kSend);
   EXPECT_EQ(Tokens(0, {Letter(1), 9}, 1), kSend);
-  EXPECT_EQ(generation_->phase(), kDecoding);
+  EXPECT_EQ(attempt().phase(), kDecoding);
   EXPECT_EQ(Finished(2, v1::WORKER_FINISH_REASON_STOP_TOKEN, 1),
             kSendAndFinish);
   EXPECT_EQ(TakeText(1), "b");
@@ -103,7 +103,7 @@ TEST_F(GenerationSamplesTest, AnEndWaitsForThePrefillsWordOrItsGrace) {
   TakeResponses();
   FinishedFour(0);
   EXPECT_EQ(generation_->OnGraceEnded(0, now_),
-            (GenerationActions{.end_prefill = true, .send = true}));
+            (GenerationActions{.end_prefill = {0}, .send = true}));
   EXPECT_TRUE(IsTold(0));
 
   Make(PlanOf(2));
@@ -114,7 +114,7 @@ TEST_F(GenerationSamplesTest, AnEndWaitsForThePrefillsWordOrItsGrace) {
   TakeResponses();
   FinishedFour(1);
   EXPECT_EQ(FinishedFour(0), kNothing);
-  EXPECT_EQ(generation_->phase(), kReleasing);
+  EXPECT_EQ(attempt().phase(), kReleasing);
   EXPECT_EQ(PrefillEnds(), kSendAndFinish);
   EXPECT_TRUE(IsTold(0) && IsTold(1));
 }
@@ -126,7 +126,7 @@ TEST_F(GenerationSamplesTest, AStopStringEndsItsSampleAlone) {
   Make(plan);
   Dispatch(/*unified=*/true);
   EXPECT_EQ(Tokens(0, {Letter(1), Letter(2), Letter(3)}, 1),
-            (GenerationActions{.abort_sample = 1, .send = true}));
+            (GenerationActions{.abort = {{0, 1}}, .send = true}));
   EXPECT_EQ(TakeText(1), "b");
   EXPECT_EQ(Told(1).finish_reason(), v1::FINISH_REASON_STOP_STRING);
   EXPECT_EQ(Told(1).stop_string(), "cd");
@@ -138,7 +138,7 @@ TEST_F(GenerationSamplesTest, AStopStringEndsItsSampleAlone) {
   EXPECT_EQ(TakeText(0), "abc");
   EXPECT_EQ(
       Tokens(0, {Letter(2), Letter(3)}, 2),
-      (GenerationActions{.end_decode = true, .send = true, .finish = true}))
+      (GenerationActions{.end_decode = {0}, .send = true, .finish = true}))
       << "the last one ends the call";
   EXPECT_EQ(Told(2).stop_string(), "cd");
   EXPECT_TRUE(generation_->status().ok());
@@ -149,12 +149,12 @@ TEST_F(GenerationSamplesTest, TheCallIsEndedThoughAnAbortMayHaveBeenLost) {
   plan.stop_strings = {"a"};
   Make(plan);
   Dispatch(/*unified=*/true);
-  EXPECT_EQ(Tokens(0, {Letter(0)}).abort_sample, 0u);
+  EXPECT_EQ(Tokens(0, {Letter(0)}).abort->sample_index, 0u);
   Four(1);
   TakeResponses();
   EXPECT_EQ(
       FinishedFour(1),
-      (GenerationActions{.end_decode = true, .send = true, .finish = true}));
+      (GenerationActions{.end_decode = {0}, .send = true, .finish = true}));
 
   // The same while the prefill call is open.
   Make(plan);
@@ -163,7 +163,7 @@ TEST_F(GenerationSamplesTest, TheCallIsEndedThoughAnAbortMayHaveBeenLost) {
   Tokens(0, {Letter(0)});
   Four(1);
   TakeResponses();
-  EXPECT_EQ(FinishedFour(1), GenerationActions{.end_decode = true});
+  EXPECT_EQ(FinishedFour(1), GenerationActions{.end_decode = {0}});
   EXPECT_EQ(DecodeEnds(absl::CancelledError()), kNothing);
   EXPECT_EQ(PrefillEnds(), kSendAndFinish);
 }
@@ -175,17 +175,18 @@ TEST_F(GenerationSamplesTest, AStopStringInThePrefillsTokenWaitsForDecode) {
   Dispatch();
   EXPECT_EQ(FirstToken(), kSend);
   EXPECT_FALSE(IsTold(0)) << "its end waits for the prefill's word";
-  EXPECT_EQ(Handle(), GenerationActions{.start_decode = true});
-  EXPECT_EQ(Tokens(0, {Letter(1)}, 1), kSend);
+  EXPECT_EQ(Handle(), GenerationActions{.start_decode = 0});
+  EXPECT_EQ(Tokens(0, {Letter(1)}, 1),
+            (GenerationActions{.start_grace = 0, .send = true}));
   EXPECT_EQ(TakeText(1), "b");
   EXPECT_EQ(Tokens(0, {Letter(0), Letter(1)}),
-            (GenerationActions{.abort_sample = 0, .start_grace = true}))
+            (GenerationActions{.abort = {{0, 0}}}))
       << "the worker knows the request by now";
   EXPECT_EQ(Tokens(2, {Letter(2)}), kNothing) << "once";
   Released();
   EXPECT_EQ(PrefillEnds(), kSend);
   EXPECT_EQ(Told(0).stop_string(), "a");
-  EXPECT_EQ(generation_->phase(), kDecoding);
+  EXPECT_EQ(attempt().phase(), kDecoding);
 }
 
 TEST_F(GenerationSamplesTest, TheStreamIntervalIsOfEachSample) {
@@ -212,7 +213,7 @@ TEST_F(GenerationSamplesTest, NoSampleGoesBeforeThePrompt) {
   Dispatch();
   Handle();
   EXPECT_TRUE(Tokens(0, {Letter(0)}, 0).start_grace);
-  EXPECT_EQ(Tokens(0, {Letter(1)}, 1), GenerationActions{.abort_sample = 1});
+  EXPECT_EQ(Tokens(0, {Letter(1)}, 1), (GenerationActions{.abort = {{0, 1}}}));
   TakeResponses();
   EXPECT_TRUE(texts_.empty());
   v1::PrefillResponse message;
@@ -227,26 +228,6 @@ TEST_F(GenerationSamplesTest, NoSampleGoesBeforeThePrompt) {
   EXPECT_FALSE(IsTold(1));
   EXPECT_EQ(PrefillEnds(), kSend);
   EXPECT_TRUE(IsTold(1));
-}
-
-TEST_F(GenerationSamplesTest, OnlyTheFirstSampleTellsThatTheKvIsThere) {
-  Make(PlanOf(2));
-  Dispatch();
-  Handle();
-  EXPECT_FALSE(Tokens(0, {Letter(0)}, 1).start_grace) << "it may compute";
-  EXPECT_TRUE(Tokens(0, {Letter(0)}, 0).start_grace);
-  EXPECT_FALSE(Tokens(1, {Letter(1)}, 0).start_grace) << "once";
-}
-
-TEST_F(GenerationSamplesTest, ATokenOfAnySampleForbidsARetry) {
-  Make(PlanOf(2));
-  Dispatch(/*unified=*/true);
-  EXPECT_TRUE(DecodeEnds(absl::UnavailableError("gone")).find_route);
-  TakeRoute(/*unified=*/true);
-  Tokens(0, {Letter(0)}, 1);
-  const GenerationActions actions = DecodeEnds(absl::UnavailableError("gone"));
-  EXPECT_TRUE(actions.finish && !actions.find_route);
-  EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
 }
 
 TEST_F(GenerationSamplesTest, AnErrorEndsTheCallWithoutMoreEnds) {
@@ -279,7 +260,7 @@ TEST_F(GenerationSamplesTest, CallsABrokenContractInternal) {
     Dispatch(/*unified=*/true);
     Four(0);
     break_it();
-    ASSERT_EQ(generation_->phase(), kFinished);
+    ASSERT_EQ(generation_->phase(), GenerationPhase::kFinished);
     EXPECT_TRUE(absl::IsInternal(generation_->status()))
         << generation_->status();
   }

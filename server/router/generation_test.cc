@@ -1,5 +1,7 @@
 #include "server/router/generation.h"
 
+#include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,35 +12,27 @@
 namespace baton {
 namespace {
 
-using enum GenerationPhase;
-
-constexpr GenerationPhase kPhases[] = {kQueued, kPrefilling, kDecoding,
-                                       kReleasing, kFinished};
-
 TEST(GenerationPhaseTest, MovesOnlyAlongTheTable) {
-  const std::vector<std::pair<GenerationPhase, GenerationPhase>> legal = {
-      {kQueued, kPrefilling},  {kQueued, kDecoding},
-      {kQueued, kFinished},    {kPrefilling, kDecoding},
-      {kPrefilling, kQueued},  {kPrefilling, kFinished},
-      {kDecoding, kReleasing}, {kDecoding, kQueued},
-      {kDecoding, kFinished},  {kReleasing, kFinished}};
-  for (GenerationPhase from : kPhases) {
-    for (GenerationPhase to : kPhases) {
-      const bool is_legal = std::find(legal.begin(), legal.end(),
-                                      std::pair(from, to)) != legal.end();
-      EXPECT_EQ(IsLegalTransition(from, to), is_legal)
+  using enum GenerationPhase;
+  const std::set<std::pair<GenerationPhase, GenerationPhase>> legal = {
+      {kQueued, kRunning}, {kQueued, kFinished}, {kRunning, kFinished}};
+  for (GenerationPhase from : {kQueued, kRunning, kFinished}) {
+    for (GenerationPhase to : {kQueued, kRunning, kFinished}) {
+      EXPECT_EQ(IsLegalTransition(from, to), legal.contains({from, to}))
           << static_cast<int>(from) << " to " << static_cast<int>(to);
     }
   }
 }
 
+using enum AttemptPhase;
+
 TEST_F(GenerationTest, GoesThroughPrefillAndDecodeToTheEnd) {
   Make(Plan());
   Dispatch();
-  EXPECT_EQ(generation_->phase(), kPrefilling);
-  EXPECT_EQ(Handle("opaque"), GenerationActions{.start_decode = true});
-  EXPECT_EQ(generation_->MakeDecodeRequest().kv_handle(), "opaque");
-  EXPECT_EQ(generation_->phase(), kDecoding);
+  EXPECT_EQ(attempt().phase(), kPrefilling);
+  EXPECT_EQ(Handle("opaque"), GenerationActions{.start_decode = 0});
+  EXPECT_EQ(DecodeRequest().kv_handle(), "opaque");
+  EXPECT_EQ(attempt().phase(), kDecoding);
   now_ += absl::Seconds(1);
   EXPECT_EQ(FirstToken(), kSend);
   EXPECT_EQ(TakeText(), "a");
@@ -50,7 +44,7 @@ TEST_F(GenerationTest, GoesThroughPrefillAndDecodeToTheEnd) {
   EXPECT_EQ(TakeText(), "bcd");
   now_ += absl::Seconds(1);
   EXPECT_EQ(Finished(4), kSendAndFinish);
-  EXPECT_EQ(generation_->phase(), kFinished);
+  EXPECT_EQ(generation_->phase(), GenerationPhase::kFinished);
   EXPECT_TRUE(generation_->status().ok());
   const v1::GenerateFinished& finished = Told();
   EXPECT_EQ(finished.finish_reason(), v1::FINISH_REASON_LENGTH);
@@ -69,7 +63,7 @@ TEST_F(GenerationTest, GoesThroughPrefillAndDecodeToTheEnd) {
 TEST_F(GenerationTest, TellsTheWorkersWhatThePlanSays) {
   Make(Plan());
   Dispatch();
-  const v1::WorkerRequest request = generation_->MakePrefillRequest().request();
+  const v1::WorkerRequest request = PrefillRequest();
   EXPECT_EQ(request.id().router_nonce(), 1234u);
   EXPECT_EQ(request.id().counter(), 101u);
   EXPECT_EQ(request.token_ids_size(), 3);
@@ -87,10 +81,10 @@ TEST_F(GenerationTest, WaitsForThePrefillsEndWithinTheGrace) {
   Dispatch();
   Handle();
   EXPECT_EQ(Tokens(0, {Letter(0), Letter(1), Letter(2), Letter(3)}),
-            (GenerationActions{.start_grace = true, .send = true}));
+            (GenerationActions{.start_grace = 0, .send = true}));
   EXPECT_EQ(TakeText(), "abcd");
   EXPECT_EQ(Finished(4), kNothing);
-  EXPECT_EQ(generation_->phase(), kReleasing);
+  EXPECT_EQ(attempt().phase(), kReleasing);
   EXPECT_EQ(Released(), kNothing);
   EXPECT_EQ(PrefillEnds(), kSendAndFinish);
   EXPECT_EQ(Told().usage().cached_tokens(), 2u);
@@ -101,11 +95,12 @@ TEST_F(GenerationTest, EndsThePrefillWhenTheGraceIsOver) {
   Dispatch();
   Handle();
   Tokens(0, {Letter(0)});
+  EXPECT_EQ(TakeText(), "a");
   EXPECT_EQ(generation_->OnGraceEnded(0, now_),
-            GenerationActions{.end_prefill = true});
+            GenerationActions{.end_prefill = {0}});
   EXPECT_EQ(PrefillEnds(absl::CancelledError()), kNothing);
   Tokens(1, {Letter(1), Letter(2), Letter(3)});
-  EXPECT_EQ(TakeText(), "abcd");
+  EXPECT_EQ(TakeText(), "bcd");
   EXPECT_EQ(Finished(4), kSendAndFinish);
   EXPECT_TRUE(generation_->status().ok());
 }
@@ -119,7 +114,7 @@ TEST_F(GenerationTest, EndsWithoutThePrefillsWordWhenTheGraceIsOver) {
   Finished(4);
   EXPECT_EQ(
       generation_->OnGraceEnded(0, now_),
-      (GenerationActions{.end_prefill = true, .send = true, .finish = true}));
+      (GenerationActions{.end_prefill = {0}, .send = true, .finish = true}));
   EXPECT_TRUE(generation_->status().ok());
   EXPECT_FALSE(Told().timing().has_prefill_seconds());
 }
@@ -145,8 +140,8 @@ TEST_F(GenerationTest, EndsAtAStopStringAndEndsBothCalls) {
   Dispatch();
   Handle();
   EXPECT_EQ(Tokens(0, {Letter(0), Letter(1), Letter(2), Letter(3)}),
-            (GenerationActions{.end_prefill = true,
-                               .end_decode = true,
+            (GenerationActions{.end_prefill = {0},
+                               .end_decode = {0},
                                .send = true,
                                .finish = true}));
   EXPECT_EQ(TakeText(), "a");
@@ -162,7 +157,7 @@ TEST_F(GenerationTest, EndsAtAStopStringInThePrefillServersToken) {
   Dispatch();
   EXPECT_EQ(
       FirstToken(),
-      (GenerationActions{.end_prefill = true, .send = true, .finish = true}))
+      (GenerationActions{.end_prefill = {0}, .send = true, .finish = true}))
       << "no decode call is there to end";
 }
 
@@ -223,7 +218,7 @@ TEST_F(GenerationTest, CallsABrokenContractInternal) {
     Dispatch();
     Handle();
     break_it();
-    ASSERT_EQ(generation_->phase(), kFinished);
+    ASSERT_EQ(generation_->phase(), GenerationPhase::kFinished);
     EXPECT_TRUE(absl::IsInternal(generation_->status()))
         << generation_->status();
   }

@@ -24,6 +24,8 @@ class PromptLogprobStream final {
   // for are dropped; a gap and a token that is not the prompt's are INTERNAL.
   absl::Status Append(const v1::PromptLogprobs& from, v1::PromptLogprobs* out);
 
+  // The token that Append waits for: its index in the prompt.
+  uint32_t next() const { return static_cast<uint32_t>(next_); }
   // All that were asked for have been passed on.
   bool complete() const { return next_ == plan_->prompt_ids.size(); }
 

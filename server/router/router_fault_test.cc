@@ -77,7 +77,7 @@ TEST_F(RouterFaultTest, TriesAnotherPrefillWorkerWhenOneIsUnavailable) {
             other_prefill_.requests()[0].sampling().seed());
   EXPECT_NE(prefill_.requests()[0].id().counter(),
             other_prefill_.requests()[0].id().counter());
-  EXPECT_EQ(Retries("unavailable"), 1);
+  EXPECT_EQ(Retries("prefill_lost"), 1);
   EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
 }
 
@@ -95,7 +95,7 @@ TEST_F(RouterFaultTest, TriesTheOnlyWorkersAgain) {
   StartRouter({&prefill_, &decode_});
   EXPECT_EQ(router_->Generate(IdsRequest(3)).text, "abc");
   EXPECT_EQ(calls, 3);
-  EXPECT_EQ(Retries("unavailable"), 2);
+  EXPECT_EQ(Retries("decode_lost"), 2);
   EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
 }
 
@@ -112,7 +112,7 @@ TEST_F(RouterFaultTest, GivesUpAfterTheLastRetry) {
   EXPECT_EQ(ErrorReason(status), "WORKER_LOST");
   EXPECT_TRUE(RetryDelay(status).has_value());
   EXPECT_EQ(prefill_.requests().size() + other_prefill_.requests().size(), 3u);
-  EXPECT_EQ(Retries("unavailable"), 2);
+  EXPECT_EQ(Retries("prefill_lost"), 2);
 }
 
 TEST_F(RouterFaultTest, ReleasesOnceWhatARetryFindsNoWorkersFor) {
@@ -132,7 +132,7 @@ TEST_F(RouterFaultTest, ReleasesOnceWhatARetryFindsNoWorkersFor) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ErrorReason(status), "NO_WORKER");
   EXPECT_TRUE(RetryDelay(status).has_value());
-  EXPECT_EQ(Retries("unavailable"), 1);
+  EXPECT_EQ(Retries("prefill_lost"), 1);
   EXPECT_EQ(router_->router().pool().num_in_flight(), 0);
 }
 
@@ -158,7 +158,7 @@ TEST_F(RouterFaultTest, WaitsForTheOnlyWorkerToComeBack) {
   client.join();
   EXPECT_EQ(outcome.text, "abc") << outcome.status.error_message();
   EXPECT_EQ(again.requests().size(), 1u);
-  EXPECT_EQ(Retries("unavailable"), 1);
+  EXPECT_EQ(Retries("prefill_lost"), 1);
   EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
 }
 
@@ -233,26 +233,6 @@ TEST_F(RouterFaultTest, DoesNotMindAPrefillThatFailsAfterDecodeHasSpoken) {
       });
   StartRouter({&prefill_, &decode_});
   EXPECT_EQ(router_->Generate(IdsRequest(4)).text, "abcd");
-}
-
-TEST_F(RouterFaultTest, SaysUnavailableWhenDecodeDiesAfterTheFirstToken) {
-  absl::Notification shown;
-  decode_.SetDecode([&](const v1::DecodeRequest&, FakeDecodeStream* stream) {
-    stream->SendTokens(0, LetterTokens(0, 2));
-    shown.WaitForNotification();
-    return Unavailable();
-  });
-  StartRouter({&prefill_, &decode_, &other_decode_});
-  grpc::ClientContext context;
-  const auto reader = router_->stub().Generate(&context, IdsRequest(9));
-  v1::GenerateResponse message;
-  ASSERT_TRUE(reader->Read(&message));
-  shown.Notify();
-  while (reader->Read(&message)) EXPECT_FALSE(message.has_finished());
-  const absl::Status status = FromGrpcStatus(reader->Finish());
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ErrorReason(status), "WORKER_LOST");
-  EXPECT_EQ(other_decode_.requests().size(), 0u);
 }
 
 TEST_F(RouterFaultTest, LeavesAWorkerThatDied) {

@@ -72,8 +72,8 @@ void AddFlags(Flags* flags, RouterFlags* o) {
               .max = 1e6});
   flags->Add(&o->max_retries,
              {.name = "max_retries",
-              .help = "How often a request that has no token yet is tried "
-                      "again when its worker is lost.",
+              .help = "How often a request whose worker is lost is tried "
+                      "again, or goes on with its very tokens elsewhere.",
               .min = 0,
               .max = 10});
   flags->Add(

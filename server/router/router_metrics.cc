@@ -69,6 +69,13 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
                               "Generate calls that ended, by outcome.")),
       retries_(CounterFamily(registry, "baton_router_retries_total",
                              "Attempts after the first, by the reason.")),
+      resumes_(CounterFamily(registry, "baton_router_resumes_total",
+                             "Those of them that go on from tokens that had "
+                             "come, by the reason.")),
+      resumed_tokens_(AddCounter(
+          registry, "baton_router_recomputed_tokens_total",
+          "Tokens of prompts and answers that resumes sent to be computed "
+          "again.")),
       workers_(AddWorkerGauges(registry)),
       time_to_first_token(AddHistogram(
           registry, "baton_time_to_first_token_seconds",
@@ -96,6 +103,11 @@ void RouterMetrics::CountRequest(absl::StatusCode outcome) {
 
 void RouterMetrics::CountRetry(std::string_view reason) {
   retries_.Add({{"reason", std::string(reason)}}).Increment();
+}
+
+void RouterMetrics::CountResume(std::string_view reason, uint32_t num_tokens) {
+  resumes_.Add({{"reason", std::string(reason)}}).Increment();
+  resumed_tokens_.Increment(num_tokens);
 }
 
 void RouterMetrics::SetWorkers(

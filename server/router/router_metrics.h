@@ -24,12 +24,17 @@ class RouterMetrics final {
 
   void CountRequest(absl::StatusCode outcome);
   void CountRetry(std::string_view reason);
+  // Such a retry goes on from tokens that are there, of `num_tokens` with the
+  // prompt.
+  void CountResume(std::string_view reason, uint32_t num_tokens);
   // By WorkerState.
   void SetWorkers(const std::array<int, kNumWorkerStates>& counts);
 
  private:
   prometheus::Family<prometheus::Counter>& requests_;
   prometheus::Family<prometheus::Counter>& retries_;
+  prometheus::Family<prometheus::Counter>& resumes_;
+  prometheus::Counter& resumed_tokens_;
   std::array<prometheus::Gauge*, kNumWorkerStates> workers_;
 
  public:

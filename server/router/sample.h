@@ -25,7 +25,13 @@ class Sample final {
 
   uint32_t index() const { return index_; }
   uint32_t num_tokens() const { return stream_.num_tokens(); }
+  const std::vector<uint32_t>& token_ids() const { return stream_.token_ids(); }
   bool met_stop_string() const { return stream_.met_stop_string(); }
+  // Its tokens so far are all, whether or not a worker has said so.
+  bool met_end() const {
+    return met_stop_string() || stream_.met_stop_token() ||
+           stream_.met_length();
+  }
 
   // As SampleStream's, but that what comes after a stop string is dropped.
   absl::Status Append(const v1::TokenChunk& tokens);
@@ -33,8 +39,7 @@ class Sample final {
   // The worker's word that it ended this sample. INTERNAL: it did so too early,
   // or twice. After a stop string it changes nothing.
   absl::Status OnFinished(const v1::DecodeFinished& finished);
-  // The end: nothing of it waits for more tokens. REQUIRES: a stop string was
-  // met, or OnFinished was OK.
+  // The end: nothing of it waits for more tokens. REQUIRES: met_end().
   void End(absl::Duration since_arrival);
   bool over() const { return over_; }
   // Over, but not by the worker's word.

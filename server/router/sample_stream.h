@@ -44,6 +44,7 @@ class SampleStream final {
   uint32_t num_tokens() const {
     return static_cast<uint32_t>(token_ids_.size());
   }
+  const std::vector<uint32_t>& token_ids() const { return token_ids_; }
   bool met_stop_string() const { return stop_string_.has_value(); }
   bool met_stop_token() const { return met_stop_token_; }
   bool met_length() const { return num_tokens() == plan_->max_tokens; }

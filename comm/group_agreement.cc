@@ -136,9 +136,8 @@ bool IsWholeGroup(uint32_t ep_size, const std::vector<GroupMember>& members) {
 std::optional<GroupRefused> CheckHello(const GroupHello& leader,
                                        const GroupHello& hello) {
   if (auto refused = CheckLayout(leader, hello)) return refused;
-  if (hello.fingerprint != leader.fingerprint) {
-    return Differs(leader, hello, "fingerprint", leader.fingerprint,
-                   hello.fingerprint);
+  if (hello.last_epoch > kMaxHelloEpoch) {
+    return GroupRefused{"last_epoch", "last_epoch is more than any group had"};
   }
   for (const std::vector<GroupOption>* options :
        {&leader.options, &hello.options}) {
@@ -148,11 +147,18 @@ std::optional<GroupRefused> CheckHello(const GroupHello& leader,
       }
     }
   }
+  if (hello.fingerprint != leader.fingerprint) {
+    return Differs(leader, hello, "fingerprint", leader.fingerprint,
+                   hello.fingerprint);
+  }
   return std::nullopt;
 }
 
 std::string BoundedText(std::string_view text) {
-  return std::string(text.substr(0, kMaxGroupTextBytes));
+  std::string bounded(text.substr(0, kMaxGroupTextBytes));
+  const auto is_unprintable = [](char c) { return c < ' ' || c > '~'; };
+  std::replace_if(bounded.begin(), bounded.end(), is_unprintable, '?');
+  return bounded;
 }
 
 }  // namespace baton

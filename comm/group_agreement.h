@@ -25,12 +25,15 @@ std::vector<uint32_t> FindMissingRanks(uint32_t ep_size,
 // Ascending, without gap or overlap, all ranks below `ep_size`.
 bool IsWholeGroup(uint32_t ep_size, const std::vector<GroupMember>& members);
 
-// Whether `hello` fits the leader's own: layout, fingerprint, options. If not,
+// A hello with a later epoch is refused: the next ones have to fit a message.
+inline constexpr uint64_t kMaxHelloEpoch = uint64_t{1} << 48;
+
+// Whether `hello` fits the leader's own: layout, options, fingerprint. If not,
 // the first field that differs, with both values.
 std::optional<GroupRefused> CheckHello(const GroupHello& leader,
                                        const GroupHello& hello);
 
-// At most kMaxGroupTextBytes of it.
+// At most kMaxGroupTextBytes of it, '?' for what is not printable.
 std::string BoundedText(std::string_view text);
 
 }  // namespace baton

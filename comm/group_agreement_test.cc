@@ -87,6 +87,14 @@ INSTANTIATE_TEST_SUITE_P(
                     "--new",
                     "--new is unknown on ranks 0..15 (the leader) and 1 on "
                     "ranks 16..31"},
+        RefusedCase{"Epoch",
+                    [](GroupHello* h) { h->last_epoch = kMaxHelloEpoch + 1; },
+                    "last_epoch", "last_epoch is more than any group had"},
+        RefusedCase{"Unprintable",
+                    [](GroupHello* h) { h->options[0].value = "a\nE b\x1b"; },
+                    "--kv_dtype",
+                    "--kv_dtype is f32 on ranks 0..15 (the leader) and a?E b? "
+                    "on ranks 16..31"},
         RefusedCase{"Fingerprint", [](GroupHello* h) { h->fingerprint = "f2"; },
                     "fingerprint",
                     "fingerprint is f1 on ranks 0..15 (the leader) and f2 on "

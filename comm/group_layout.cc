@@ -62,6 +62,11 @@ absl::Status ApplyVariables(const GroupFlags& flags, const LeaderWorkerSet& lws,
                      Derive("rank_offset", flags.rank_offset, flags.local_ranks,
                             "LWS_WORKER_INDEX", index));
   }
+  if (lws.group_size.has_value() && !lws.worker_index.has_value() &&
+      !flags.rank_offset.has_value() && layout->ep_size > flags.local_ranks) {
+    return FieldError("LWS_WORKER_INDEX",
+                      "is missing beside LWS_GROUP_SIZE: which process is it?");
+  }
   return absl::OkStatus();
 }
 

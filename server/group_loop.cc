@@ -47,14 +47,18 @@ void GroupLoop::Start() {
   engines_thread_ = std::thread([this] { Run(); });
 }
 
-void GroupLoop::LeaveGroup(absl::Time deadline) {
-  if (!engines_thread_.joinable()) return;
+void GroupLoop::StartLeaving(absl::Time deadline) {
   {
     const absl::MutexLock lock(&mutex_);
     stop_by_ = deadline;
   }
   stop_.store(true);
   membership_->Wake();
+}
+
+void GroupLoop::LeaveGroup(absl::Time deadline) {
+  if (!engines_thread_.joinable()) return;
+  StartLeaving(deadline);
   engines_thread_.join();
   membership_->Leave();
   balancer_.reset();
@@ -87,6 +91,7 @@ void GroupLoop::Run() {
     const bool busy = stepper_.has_value() ? TurnInEpoch() : TurnOutside();
     if (!busy) Wait();
   }
+  if (options_.on_left) options_.on_left();
 }
 
 bool GroupLoop::MayStop() {
@@ -293,8 +298,7 @@ bool GroupLoop::TurnOutside() {
   bool busy = false;
   for (const Rank& rank : ranks_) {
     busy |= rank.engine->Collect();
-    busy |=
-        rank.engine->EndUnfinished(absl::UnavailableError(outside_reason_));
+    busy |= rank.engine->EndUnfinished(absl::UnavailableError(outside_reason_));
   }
   const absl::Time now = clock_->Now();
   if (now >= end_epoch_at_) {

@@ -44,6 +44,8 @@ struct GroupLoopOptions {
   // The leader refused this process, which can serve nothing any more;
   // refusal() says why. May be empty.
   std::function<void()> on_refused = {};
+  // Told, on the engines' thread, when StartLeaving is through. May be empty.
+  std::function<void()> on_left = {};
   // Borrowed; may be null.
   GroupMetrics* metrics = nullptr;
   BalanceMetrics* balance_metrics = nullptr;
@@ -80,9 +82,12 @@ class GroupLoop {
   absl::Status AwaitEpoch() ABSL_LOCKS_EXCLUDED(mutex_);
   // The leader's. OK: none. Thread-safe.
   absl::Status refusal() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Goes on until the engines are idle, and, while the others need this
-  // process's experts, until they leave as well or `deadline`; then stops.
+  // The thread goes on until the engines are idle, and, while the others need
+  // this process's experts, until they leave as well or `deadline`; then it
+  // ends. Again, with an earlier deadline, to hurry it. Thread-safe.
   // REQUIRES: every request of this process has ended, or is about to.
+  void StartLeaving(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same, and waits for it.
   void LeaveGroup(absl::Time deadline);
 
   // Thread-safe.

@@ -114,6 +114,15 @@ absl::Status ResolveAndValidate(WorkerOptions* options) {
   return ValidateWorkerOptions(*options);
 }
 
+// A process in a group serves the others, too: that is as a request of theirs
+// inside the gate, which ends when they leave as well.
+void LeaveGroupInDrain(Daemon* daemon, WorkerProcess* process) {
+  CHECK_OK(daemon->gate().Enter());
+  daemon->OnDrain([process] { process->StartLeaving(absl::InfiniteFuture()); });
+  daemon->gate().OnCut(
+      daemon, [process] { process->StartLeaving(absl::InfinitePast()); });
+}
+
 absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
   const std::string role = WorkerRoleName(options.role);
   Daemon daemon(options.daemon, role, flags);
@@ -138,6 +147,7 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
           {.on_step = [&](const StepStats& s) { step_metrics.OnStep(s); },
            .on_ready = [&](bool ready) { daemon.SetReady(ready); },
            .on_refused = [&] { daemon.Stop(); },
+           .on_left = [&] { daemon.gate().Leave(&daemon); },
            .group_metrics = group.metrics(),
            .balance_metrics = group.balance()}));
   v1::GetWorkerInfoResponse info = MakeInfo(options, *process);
@@ -151,8 +161,8 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
   scraped.store(process.get());
   RETURN_IF_ERROR(
       daemon.Serve({{v1::WorkerService::service_full_name(), &service}}));
+  if (options.group.ep_size > 1) LeaveGroupInDrain(&daemon, process.get());
   const int exit_code = daemon.Run();
-  process->LeaveGroup(daemon.drain_deadline());
   RETURN_IF_ERROR(process->refusal());
   return exit_code;
 }

@@ -298,6 +298,8 @@ std::vector<GroupOption> GroupOptionsOf(const WorkerOptions& o) {
   };
   return {
       {"role", WorkerRoleName(o.role)},
+      {"cache_dtype", o.cache_dtype == CacheDtype::kBf16 ? "bf16" : "f32"},
+      {"numerics", std::string(NumericsName(o.numerics))},
       number("local_ranks", o.group.local_ranks),
       {"num_redundant_experts", o.num_redundant_experts.has_value()
                                     ? std::to_string(*o.num_redundant_experts)
@@ -330,6 +332,12 @@ absl::Status ValidateWorkerOptions(const WorkerOptions& o) {
   }
   if (o.kv_cache_bytes.has_value() && o.kv_blocks.has_value()) {
     return FieldError("kv_blocks", "contradicts --kv_cache_bytes: give one");
+  }
+  if (o.kv_blocks.value_or(o.group.local_ranks) < o.group.local_ranks) {
+    return FieldError(
+        "kv_blocks",
+        absl::StrCat(*o.kv_blocks,
+                     " are too few for --local_ranks=", o.group.local_ranks));
   }
   if (o.numerics == Numerics::kFastBf16 && o.weights == WeightStorage::kF32) {
     return FieldError("weights",

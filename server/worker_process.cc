@@ -278,6 +278,7 @@ absl::Status WorkerProcess::StartLoop(const WorkerOptions& options,
           .watchdog = options.watchdog,
           .on_ready = std::move(observer.on_ready),
           .on_refused = std::move(observer.on_refused),
+          .on_left = std::move(observer.on_left),
           .metrics = observer.group_metrics,
           .balance_metrics = observer.balance_metrics},
       std::move(membership), std::move(ranks), agent_.get(), &clock_);
@@ -334,10 +335,6 @@ absl::Status WorkerProcess::WarmUpInGroup() {
     const absl::Status warm = WarmUp(engine, clock_, kWarmUpTimeout);
     if (group_loop_ == nullptr || !absl::IsUnavailable(warm)) return warm;
   }
-}
-
-void WorkerProcess::LeaveGroup(absl::Time deadline) {
-  if (group_loop_ != nullptr) group_loop_->LeaveGroup(deadline);
 }
 
 std::vector<LLMEngine*> WorkerProcess::engines() const {

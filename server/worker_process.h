@@ -47,6 +47,7 @@ struct WorkerObserver {
   std::function<void(const StepStats&)> on_step = {};
   std::function<void(bool)> on_ready = {};  // As of GroupLoopOptions.
   std::function<void()> on_refused = {};    // Likewise.
+  std::function<void()> on_left = {};       // Likewise.
   GroupMetrics* group_metrics = nullptr;
   BalanceMetrics* balance_metrics = nullptr;
 };
@@ -61,8 +62,10 @@ class WorkerProcess {
   static absl::StatusOr<std::unique_ptr<WorkerProcess>> Start(
       const WorkerOptions& options, WorkerObserver observer);
 
-  // As GroupLoop's; at once where there is no group.
-  void LeaveGroup(absl::Time deadline);
+  // As GroupLoop's. REQUIRES: in a group.
+  void StartLeaving(absl::Time deadline) {
+    group_loop_->StartLeaving(deadline);
+  }
   absl::Status refusal() {
     return group_loop_ == nullptr ? absl::OkStatus() : group_loop_->refusal();
   }

@@ -200,10 +200,9 @@ void Daemon::Drain() {
   LOG(INFO) << "drain role " << role_ << " requests " << gate_.inside()
             << " grace " << absl::FormatDuration(options_.drain_grace);
   gate_.Close();
-  drain_deadline_ = start + options_.drain_grace;
-  const Event event = AwaitEmptyGate(drain_deadline_);
+  if (on_drain_) on_drain_();
+  const Event event = AwaitEmptyGate(start + options_.drain_grace);
   if (event == Event::kWoken) return;
-  drain_deadline_ = absl::InfinitePast();
   LOG(WARNING) << "drain cut by "
                << (event == Event::kSignal ? "a second signal" : "the grace")
                << " requests " << gate_.inside();

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -98,12 +99,13 @@ class Daemon {
   // while it serves. True until set.
   void SetReady(bool ready) ABSL_LOCKS_EXCLUDED(ready_mutex_);
 
+  // Called on Run's thread when a drain begins, with the gate closed.
+  void OnDrain(std::function<void()> on_drain) {
+    on_drain_ = std::move(on_drain);
+  }
+
   // As a first signal would, from any thread.
   void Stop();
-
-  // When a drain's grace ends; the past before a signal, and behind a second
-  // one.
-  absl::Time drain_deadline() const { return drain_deadline_; }
 
   int grpc_port() const { return grpc_port_; }
   int metrics_port() const;
@@ -129,7 +131,7 @@ class Daemon {
   std::atomic<bool> stop_requested_{false};
   std::unique_ptr<MetricsServer> metrics_server_;
   std::unique_ptr<grpc::Server> server_;
-  absl::Time drain_deadline_ = absl::InfinitePast();
+  std::function<void()> on_drain_;
   int grpc_port_ = 0;
   std::vector<std::string> service_names_;
 

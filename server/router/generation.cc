@@ -21,6 +21,15 @@ double Seconds(absl::Duration duration) {
   return absl::ToDoubleSeconds(duration);
 }
 
+// The first sample alone imports the prompt's KV, and speaks only once that is
+// there; the others may compute a short prompt themselves before.
+bool IsOfFirstSample(const v1::DecodeResponse& message,
+                     const Attempt& attempt) {
+  const uint32_t first = attempt.goal.first_sample;
+  if (message.has_chunk()) return message.chunk().sample_index() == first;
+  return message.has_finished() && message.finished().sample_index() == first;
+}
+
 }  // namespace
 
 Generation::Generation(GenerationPlan plan, const Options& options)
@@ -110,8 +119,7 @@ GenerationActions Generation::OnPrefillEnd(uint32_t number,
     return Fail(absl::InternalError("a prefill call ended without a handle"),
                 now);
   }
-  // The decode server has spoken: it has pulled everything.
-  if (!status.ok() && !attempt->decode_answered) {
+  if (!status.ok() && !attempt->decode_has_kv) {
     return OnAttemptFailed(attempt, *attempt->route.prefill, status, now);
   }
   GenerationActions actions;
@@ -126,7 +134,9 @@ GenerationActions Generation::OnDecodeMessage(uint32_t number,
   if (attempt == nullptr || attempt->phase() != AttemptPhase::kDecoding) {
     return {};
   }
-  const bool is_first = !std::exchange(attempt->decode_answered, true);
+  attempt->decode_answered = true;
+  const bool had_kv = attempt->decode_has_kv;
+  attempt->decode_has_kv |= IsOfFirstSample(message, *attempt);
   GenerationActions actions;
   if (message.has_prompt_logprobs()) {
     actions = OnPromptLogprobs(attempt, message.prompt_logprobs(), now);
@@ -135,7 +145,9 @@ GenerationActions Generation::OnDecodeMessage(uint32_t number,
   } else if (message.has_finished()) {
     actions = OnDecodeFinished(attempt, message.finished(), now);
   }
-  if (is_first && attempt->prefill_open) actions.start_grace = number;
+  if (attempt->decode_has_kv && !had_kv && attempt->prefill_open) {
+    actions.start_grace = number;
+  }
   return actions;
 }
 

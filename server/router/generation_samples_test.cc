@@ -176,11 +176,10 @@ TEST_F(GenerationSamplesTest, AStopStringInThePrefillsTokenWaitsForDecode) {
   EXPECT_EQ(FirstToken(), kSend);
   EXPECT_FALSE(IsTold(0)) << "its end waits for the prefill's word";
   EXPECT_EQ(Handle(), GenerationActions{.start_decode = 0});
-  EXPECT_EQ(Tokens(0, {Letter(1)}, 1),
-            (GenerationActions{.start_grace = 0, .send = true}));
+  EXPECT_EQ(Tokens(0, {Letter(1)}, 1), kSend);
   EXPECT_EQ(TakeText(1), "b");
   EXPECT_EQ(Tokens(0, {Letter(0), Letter(1)}),
-            (GenerationActions{.abort = {{0, 0}}}))
+            (GenerationActions{.abort = {{0, 0}}, .start_grace = 0}))
       << "the worker knows the request by now";
   EXPECT_EQ(Tokens(2, {Letter(2)}), kNothing) << "once";
   Released();
@@ -228,6 +227,15 @@ TEST_F(GenerationSamplesTest, NoSampleGoesBeforeThePrompt) {
   EXPECT_FALSE(IsTold(1));
   EXPECT_EQ(PrefillEnds(), kSend);
   EXPECT_TRUE(IsTold(1));
+}
+
+TEST_F(GenerationSamplesTest, OnlyTheFirstSampleTellsThatTheKvIsThere) {
+  Make(PlanOf(2));
+  Dispatch();
+  Handle();
+  EXPECT_FALSE(Tokens(0, {Letter(0)}, 1).start_grace) << "it may compute";
+  EXPECT_TRUE(Tokens(0, {Letter(0)}, 0).start_grace);
+  EXPECT_FALSE(Tokens(1, {Letter(1)}, 0).start_grace) << "once";
 }
 
 TEST_F(GenerationSamplesTest, AnErrorEndsTheCallWithoutMoreEnds) {

@@ -73,5 +73,27 @@ class GroupLifeTest(unittest.TestCase):
         self.assertEqual([first.end(), second.end()], [0, 0])
 
 
+    def test_its_grace_and_a_second_signal_end_that(self):
+        for grace, num_signals in (("1s", 1), ("1h", 2)):
+            leader, member = self.start_member(0), self.start_member(2, "--drain_grace=" + grace)
+            self.await_ready(leader, member)
+            for _ in range(num_signals):
+                member.kill(signal.SIGTERM)
+                await_condition(lambda: "drain role" in member.log(), "the drain")
+            self.assertEqual(member.end(), 0)
+            await_condition(lambda: leader.ended(1) == {2, 3}, "the end of the epoch")
+            leader.kill(signal.SIGTERM)
+            self.assertEqual(leader.end(), 0)
+
+    def test_who_leaves_can_still_be_watched(self):
+        leader, member = self.start_member(0), self.start_member(2)
+        self.await_ready(leader, member)
+        member.kill(signal.SIGTERM)
+        await_condition(lambda: not member.is_ready(), "the drain")
+        self.assertEqual(member.metric("baton_group_formed"), 1)
+        leader.kill(signal.SIGTERM)
+        self.assertEqual([leader.end(), member.end()], [0, 0])
+
+
 if __name__ == "__main__":
     unittest.main()

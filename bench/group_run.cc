@@ -87,6 +87,7 @@ class GroupProcess {
     engine_options_.max_running_requests = options.batch;
     engine_options_.pipeline_depth = options.pipeline_depth;
     Load();
+    JoinGroup();
     for (uint32_t i = 0; i < options.local_ranks(); ++i) AddRank(i);
     StartLoop();
   }
@@ -107,6 +108,7 @@ class GroupProcess {
   void Load();
   ExpertGroupShape Shape() const;
   void AddRank(uint32_t local_rank);
+  void JoinGroup();
   void StartLoop();
   GroupMembershipOptions MembershipOptions() const;
   ExpertBalancerOptions BalancerOptions();
@@ -125,6 +127,7 @@ class GroupProcess {
   CpuContext cpu_;
   ExpertLayout layout_;
   std::unique_ptr<LoadedDeepSeekV3> weights_;
+  std::unique_ptr<GroupMembership> membership_;
   std::deque<Rank> ranks_;
   // The engines' thread's.
   size_t num_steps_ = 0;
@@ -186,8 +189,10 @@ void GroupProcess::AddRank(uint32_t local_rank) {
     loop_->OnStepRows(local_rank, stats.expert_rows);
   };
   const DeviceTask on_work = {
-      [](void* self) { static_cast<GroupProcess*>(self)->loop_->OnWork(); },
-      this};
+      [](void* membership) {
+        static_cast<GroupMembership*>(membership)->Wake();
+      },
+      membership_.get()};
   rank.rank = std::make_unique<WorkerRank>(
       engine_options_, WorkerRank::Parts{.runner = rank.runner.get(),
                                          .pool = rank.pool->get(),
@@ -226,9 +231,13 @@ ExpertBalancerOptions GroupProcess::BalancerOptions() {
   return balancer;
 }
 
-void GroupProcess::StartLoop() {
+void GroupProcess::JoinGroup() {
   auto membership = GroupMembership::Start(MembershipOptions());
   CHECK_OK(membership.status());
+  membership_ = *std::move(membership);
+}
+
+void GroupProcess::StartLoop() {
   std::vector<GroupLoop::Rank> ranks;
   for (Rank& rank : ranks_) {
     ranks.push_back({&rank.rank->engine(), rank.dispatch});
@@ -241,7 +250,8 @@ void GroupProcess::StartLoop() {
                                        }},
                        .balancer = BalancerOptions(),
                        .balance_metrics = &balance_metrics_},
-      *std::move(membership), std::move(ranks), nullptr, &clock_);
+      membership_.get(), std::move(ranks), nullptr, &clock_);
+  loop_->Start();
 }
 
 double GroupProcess::EngineCpuSinceLast() {

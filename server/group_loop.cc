@@ -32,13 +32,12 @@ void LogLines(const std::string& lines) {
 }  // namespace
 
 GroupLoop::GroupLoop(const GroupLoopOptions& options,
-                     std::unique_ptr<GroupMembership> membership,
-                     std::vector<Rank> ranks, KvTransferAgent* agent,
-                     const Clock* clock)
+                     GroupMembership* membership, std::vector<Rank> ranks,
+                     KvTransferAgent* agent, const Clock* clock)
     : options_(options),
       ranks_(std::move(ranks)),
       clock_(clock),
-      membership_(std::move(membership)),
+      membership_(membership),
       transfer_(agent) {}
 
 GroupLoop::~GroupLoop() { LeaveGroup(absl::InfinitePast()); }
@@ -72,10 +71,7 @@ absl::Time GroupLoop::stop_by() {
 
 absl::Status GroupLoop::AwaitEpoch() {
   const absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(
-      +[](GroupLoop* loop)
-           ABSL_NO_THREAD_SAFETY_ANALYSIS { return loop->is_settled(); },
-      this));
+  mutex_.Await(absl::Condition(this, &GroupLoop::is_settled));
   return refusal_;
 }
 
@@ -141,7 +137,7 @@ void GroupLoop::SetFormed(bool formed) {
 
 void GroupLoop::OnEvent(const EpochEnded& ended) {
   const std::string reason = absl::StrCat(
-      "epoch ", ended.end.epoch, " of the worker's group ended, by ", "ranks ",
+      "epoch ", ended.end.epoch, " of the worker's group ended, by ranks ",
       FormatRanks(ended.end.ranks), ": ", ended.end.reason);
   LOG(WARNING) << reason;
   StopSteps(reason);

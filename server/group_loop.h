@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -60,13 +59,12 @@ class GroupLoop {
  public:
   // Of each local rank; borrowed, as is all that the loop is given.
   struct Rank {
-    LLMEngine* engine = nullptr;  // Its on_work must be OnWork of this.
+    LLMEngine* engine = nullptr;  // Its on_work wakes the membership.
     EpochExpertDispatch* dispatch = nullptr;
   };
 
   // `agent` may be null.
-  GroupLoop(const GroupLoopOptions& options,
-            std::unique_ptr<GroupMembership> membership,
+  GroupLoop(const GroupLoopOptions& options, GroupMembership* membership,
             std::vector<Rank> ranks, KvTransferAgent* agent,
             const Clock* clock);
   // LeaveGroup at once, if that was not called.
@@ -74,8 +72,7 @@ class GroupLoop {
   GroupLoop(const GroupLoop&) = delete;
   GroupLoop& operator=(const GroupLoop&) = delete;
 
-  // Turns the engines from now on: their on_work and their observers may call
-  // this loop, whose owner has it by then. Once.
+  // Once: the engines turn from now on, and call OnStepRows.
   void Start();
   // Until the group has formed, or again if it has ended. FAILED_PRECONDITION:
   // the leader refused this process. Thread-safe.
@@ -90,8 +87,6 @@ class GroupLoop {
   // The same, and waits for it.
   void LeaveGroup(absl::Time deadline);
 
-  // Thread-safe.
-  void OnWork() { membership_->Wake(); }
   // Of each step of a local rank, as of StepStats. The engines' thread.
   void OnStepRows(uint32_t local_rank, std::span<const uint32_t> rows);
 
@@ -145,12 +140,11 @@ class GroupLoop {
   const GroupLoopOptions options_;
   const std::vector<Rank> ranks_;
   const Clock* const clock_;
-  const std::unique_ptr<GroupMembership> membership_;
+  GroupMembership* const membership_;
 
   absl::Mutex mutex_;
   bool formed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status refusal_ ABSL_GUARDED_BY(mutex_);
-
   absl::Time stop_by_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   std::atomic<bool> stop_{false};
 

@@ -39,7 +39,9 @@ class GroupProcess {
  public:
   GroupProcess(const GroupProcessOptions& options,
                std::unique_ptr<Transport> transport)
-      : options_(options), transport_(std::move(transport)) {
+      : options_(options),
+        membership_(StartMembership(options)),
+        transport_(std::move(transport)) {
     TakePool();
     for (uint32_t i = 0; i < kLocalRanks; ++i) AddRank(i);
     const uint32_t first_rank = options.process * kLocalRanks;
@@ -48,7 +50,7 @@ class GroupProcess {
         GroupMetrics::Ranks{.group = options.num_ranks(),
                             .first = first_rank,
                             .local = kLocalRanks});
-    loop_ = std::make_unique<GroupLoop>(LoopOptions(), StartMembership(options),
+    loop_ = std::make_unique<GroupLoop>(LoopOptions(), membership_.get(),
                                         loop_ranks_, agent_.get(), &clock_);
     loop_->Start();
   }
@@ -120,10 +122,10 @@ class GroupProcess {
                 [this, i](const StepStats& stats) {
                   loop_->OnStepRows(i, stats.expert_rows);
                 },
-            .on_work = {[](void* self) {
-                          static_cast<GroupProcess*>(self)->loop_->OnWork();
+            .on_work = {[](void* membership) {
+                          static_cast<GroupMembership*>(membership)->Wake();
                         },
-                        this}}));
+                        membership_.get()}}));
     loop_ranks_.push_back({&ranks_.back()->engine(), dispatches_.back().get()});
   }
 
@@ -147,6 +149,7 @@ class GroupProcess {
 
   const GroupProcessOptions options_;
   const MonotonicClock clock_;
+  const std::unique_ptr<GroupMembership> membership_;
   prometheus::Registry registry_;
   std::unique_ptr<GroupMetrics> metrics_;
   absl::Mutex mutex_;

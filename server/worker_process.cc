@@ -100,8 +100,9 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
   RETURN_IF_ERROR(process->TakePool(options));
   const absl::Time pooled = process->clock_.Now();
   process->StartAgent(options.kv_lease);
+  RETURN_IF_ERROR(process->JoinGroup(options));
   process->StartRanks(options, observer.on_step);
-  RETURN_IF_ERROR(process->StartLoop(options, std::move(observer)));
+  process->StartLoop(options, std::move(observer));
   RETURN_IF_ERROR(process->WarmUpInGroup());
   const absl::Time warm = process->clock_.Now();
   LOG(INFO) << "warm fingerprint " << process->model().fingerprint << " isa "
@@ -227,8 +228,16 @@ void WorkerProcess::StartAgent(absl::Duration kv_lease) {
       });
 }
 
-void WorkerProcess::StartRanks(const WorkerOptions& options,
-                               std::function<void(const StepStats&)> observer) {
+absl::Status WorkerProcess::JoinGroup(const WorkerOptions& options) {
+  if (!in_group()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(membership_,
+                   GroupMembership::Start(MembershipOptions(options)));
+  return absl::OkStatus();
+}
+
+void WorkerProcess::StartRanks(
+    const WorkerOptions& options,
+    const std::function<void(const StepStats&)>& observer) {
   const EngineOptions engine_options = MakeEngineOptions(options);
   for (uint32_t i = 0; i < runners_.size(); ++i) {
     const BlockId first_block(i * rank_pools_[i].num_blocks());
@@ -240,30 +249,28 @@ void WorkerProcess::StartRanks(const WorkerOptions& options,
                                .observer = observer};
     if (in_group()) {
       parts.observer = [this, i, observer](const StepStats& stats) {
-        observer(stats);
+        if (observer) observer(stats);
         group_loop_->OnStepRows(i, stats.expert_rows);
       };
-      parts.on_work = {[](void* self) {
-                         auto* const process =
-                             static_cast<WorkerProcess*>(self);
-                         process->group_loop_->OnWork();
+      parts.on_work = {[](void* membership) {
+                         static_cast<GroupMembership*>(membership)->Wake();
                        },
-                       this};
+                       membership_.get()};
     }
     ranks_.push_back(std::make_unique<WorkerRank>(engine_options, parts));
   }
 }
 
-absl::Status WorkerProcess::StartLoop(const WorkerOptions& options,
-                                      WorkerObserver observer) {
-  if (!in_group()) {
-    loop_ = std::make_unique<EngineLoop>(&ranks_.front()->engine(),
-                                         ranks_.front()->stream_to_poll(),
-                                         agent_.get());
-    return absl::OkStatus();
-  }
-  ASSIGN_OR_RETURN(auto membership,
-                   GroupMembership::Start(MembershipOptions(options)));
+void WorkerProcess::StartLoop(const WorkerOptions& options,
+                              WorkerObserver observer) {
+  if (in_group()) return StartGroupLoop(options, std::move(observer));
+  loop_ = std::make_unique<EngineLoop>(&ranks_.front()->engine(),
+                                       ranks_.front()->stream_to_poll(),
+                                       agent_.get());
+}
+
+void WorkerProcess::StartGroupLoop(const WorkerOptions& options,
+                                   WorkerObserver observer) {
   std::vector<GroupLoop::Rank> ranks;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     ranks.push_back({&ranks_[i]->engine(), dispatches_[i]});
@@ -281,9 +288,8 @@ absl::Status WorkerProcess::StartLoop(const WorkerOptions& options,
           .on_left = std::move(observer.on_left),
           .metrics = observer.group_metrics,
           .balance_metrics = observer.balance_metrics},
-      std::move(membership), std::move(ranks), agent_.get(), &clock_);
+      membership_.get(), std::move(ranks), agent_.get(), &clock_);
   group_loop_->Start();
-  return absl::OkStatus();
 }
 
 ExpertBalancerOptions WorkerProcess::BalancerOptions(

@@ -88,9 +88,11 @@ class WorkerProcess {
   // The options that the engine works by, with what they leave to measure.
   EngineOptions MakeEngineOptions(const WorkerOptions& options);
   void StartAgent(absl::Duration kv_lease);
+  absl::Status JoinGroup(const WorkerOptions& options);
   void StartRanks(const WorkerOptions& options,
-                  std::function<void(const StepStats&)> observer);
-  absl::Status StartLoop(const WorkerOptions& options, WorkerObserver observer);
+                  const std::function<void(const StepStats&)>& observer);
+  void StartLoop(const WorkerOptions& options, WorkerObserver observer);
+  void StartGroupLoop(const WorkerOptions& options, WorkerObserver observer);
   // REQUIRES: in a group.
   GroupMembershipOptions MembershipOptions(const WorkerOptions& options) const;
   ExpertBalancerOptions BalancerOptions(const WorkerOptions& options);
@@ -114,6 +116,8 @@ class WorkerProcess {
   std::unique_ptr<KvPool> pool_;             // The ranks' one after the other.
   std::vector<KvPool> rank_pools_;
   std::unique_ptr<KvTransferAgent> agent_;  // Null: unified.
+  // Null: no group. Devices wake it to their end, so it outlives the ranks.
+  std::unique_ptr<GroupMembership> membership_;
   std::vector<std::unique_ptr<WorkerRank>> ranks_;
   std::unique_ptr<EngineLoop> loop_;       // Without a group.
   std::unique_ptr<GroupLoop> group_loop_;  // In one.

@@ -198,7 +198,7 @@ void SharedGroupChannel::Wait(absl::Duration timeout) {
     FutexWait(&bell->rings, rings, MonotonicIn(timeout));
   }
   bell->sleeping.store(0);
-  woken_.exchange(false);
+  woken_.exchange(false);  // Reads it too: what came before Wake is seen.
 }
 
 void SharedGroupChannel::Wake() {

@@ -87,9 +87,8 @@ struct ExpertMoverOptions {
   uint32_t first_rank = 0;
   uint32_t num_local_ranks = 1;
   // Asks for experts of which no local slot has one yet, or for none, which
-  // waits for the drops before it; OnLoaded answers, all
-  // of them are there or none is, and not before this returns. One call at a
-  // time is open.
+  // waits for the drops before it. OnLoaded answers, not before this returns:
+  // all of them are there, or none is. One call at a time is open.
   std::function<void(std::vector<LayerExpert>)> load = {};
   // Of experts that are there and that no local slot has any more, after the
   // last step that used them. May go on while the next are loaded, but starts

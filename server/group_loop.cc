@@ -193,7 +193,7 @@ ExpertBalancerOptions GroupLoop::BalancerOptions() {
   options.rebalance.mover.first_rank = first_rank();
   options.rebalance.mover.num_local_ranks =
       static_cast<uint32_t>(ranks_.size());
-  options.rebalance.send = [this](uint32_t to, std::string message) {
+  options.rebalance.send = [this](uint32_t to, const std::string& message) {
     membership_->transport().channel().Send(to, message);
   };
   options.wake = [this] { membership_->Wake(); };

@@ -131,12 +131,13 @@ void AddKvFlags(Flags* flags, WorkerOptions* o) {
                     {"shm", UcxMode::kShm},
                     {"tcp", UcxMode::kTcp}},
                    {.name = "transport",
-                    .help = "How KV moves between prefill and decode servers. "
+                    .help = "How KV moves between prefill and decode servers, "
+                            "and what a group's processes tell each other. "
                             "auto: shared memory on one host, else tcp."});
   flags->Add(
       &o->transport_devices,
       {.name = "transport_devices",
-       .help = "Network devices for both, comma-separated. auto: loopback "
+       .help = "Network devices for that, comma-separated. auto: loopback "
                "alone if --listen is loopback, else all."});
   flags->Add(&o->kv_lease,
              {.name = "kv_lease",

@@ -338,7 +338,7 @@ absl::Status WorkerProcess::WarmUpInGroup() {
   LLMEngine* const engine = &ranks_.front()->engine();
   for (;;) {
     if (group_loop_ != nullptr) RETURN_IF_ERROR(group_loop_->AwaitEpoch());
-    const absl::Status warm = WarmUp(engine, clock_, kWarmUpTimeout);
+    absl::Status warm = WarmUp(engine, clock_, kWarmUpTimeout);
     if (group_loop_ == nullptr || !absl::IsUnavailable(warm)) return warm;
   }
 }

@@ -52,6 +52,9 @@ constexpr bool IsLegalTransition(AttemptPhase from, AttemptPhase to) {
   return false;
 }
 
+// In a row, for the same sample; however far each one got.
+inline constexpr uint32_t kMaxReplacedAttempts = 16;
+
 // What an attempt is to bring. One that resumes has one sample.
 struct AttemptGoal {
   uint32_t first_sample = 0;
@@ -61,7 +64,10 @@ struct AttemptGoal {
   uint32_t num_resumed = 0;
   // From this token of the prompt on their log-probabilities; absent: none.
   std::optional<uint32_t> prompt_from = std::nullopt;
-  uint32_t num_failed = 0;  // Attempts in a row that it replaces.
+  // Attempts that it replaces: the last one, and those in a row before it that
+  // brought no token; and all.
+  uint32_t num_failed = 0;
+  uint32_t num_replaced = 0;
 };
 
 // Thread-compatible; a Generation's.

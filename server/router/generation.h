@@ -6,12 +6,13 @@
 // An attempt that fails by UNAVAILABLE or ABORTED is replaced: at once on other
 // workers if some are ready, else after a pause, the longer the more there
 // were, and only on workers that are ready; Options::worker_wait bounds how
-// long that may take, max_retries how often. If no token has come the next
-// attempt is at all samples again. Else each sample that is not over goes on in
-// an attempt of its own, from its very tokens, with workers of the same
-// fingerprint; one whose tokens meet their end already is over without. What
-// the client has been told is not told again: text never left this process,
-// known tokens are dropped, events of an attempt that is over change nothing.
+// long that may take, max_retries how often in a row without a token. If no
+// token has come the next attempt is at all samples again. Else each sample
+// that is not over goes on in an attempt of its own, from its very tokens, with
+// workers of the same fingerprint; one whose tokens meet their end already is
+// over without. What the client has been told is not told again: text never
+// left this process, known tokens are dropped, events of an attempt that is
+// over change nothing.
 //
 // The `finished` of a sample waits for what the prefill call of the first
 // sample says of the prompt, within the grace, and for all log-probabilities of
@@ -48,7 +49,8 @@ class Generation final {
  public:
   struct Options {
     uint64_t router_nonce = 0;
-    uint32_t max_retries = 2;  // In the place of one attempt.
+    // In a row without a token; and kMaxReplacedAttempts in all.
+    uint32_t max_retries = 2;
     // After a failed attempt, for workers that are ready.
     absl::Duration worker_wait = absl::Seconds(5);
     absl::Time arrival;
@@ -134,6 +136,7 @@ class Generation final {
 
   // Attempts at what `failed`, which is over, has left undone.
   std::vector<AttemptGoal> GoalsAfter(const Attempt& failed) const;
+  AttemptGoal PromptGoalAfter(const Attempt& failed) const;
   void Begin(const std::vector<AttemptGoal>& goals, absl::Time now,
              GenerationActions* actions);
   std::optional<uint32_t> PromptFrom() const;

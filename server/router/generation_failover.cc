@@ -70,9 +70,7 @@ void Generation::OnPrefillOver(Attempt* attempt, absl::Time now,
   }
   if (!lost_prompt) return Settle(now, actions);
   actions->retry_reason = "prompt_lost";
-  Begin({{.prompt_from = PromptFrom(),
-          .num_failed = attempt->goal.num_failed + 1}},
-        now, actions);
+  Begin({PromptGoalAfter(*attempt)}, now, actions);
 }
 
 GenerationActions Generation::OnAttemptFailed(Attempt* failed, WorkerId worker,
@@ -100,33 +98,39 @@ GenerationActions Generation::OnAttemptFailed(Attempt* failed, WorkerId worker,
 
 std::vector<AttemptGoal> Generation::GoalsAfter(const Attempt& failed) const {
   std::vector<AttemptGoal> goals;
-  const uint32_t num_failed = failed.goal.num_failed + 1;
   bool has_tokens = false;
   for (const Sample& sample : samples_) {
     if (!failed.Has(sample.index())) continue;
     has_tokens |= sample.num_tokens() > 0;
     if (sample.over()) continue;
+    const bool got_on = sample.num_tokens() > failed.goal.num_resumed;
     goals.push_back({.first_sample = sample.index(),
                      .num_samples = 1,
                      .num_resumed = sample.num_tokens(),
-                     .num_failed = num_failed});
+                     .num_failed = got_on ? 1 : failed.goal.num_failed + 1,
+                     .num_replaced = failed.goal.num_replaced + 1});
   }
   if (!goals.empty() && !has_tokens) {
-    goals = {{.first_sample = failed.goal.first_sample,
-              .num_samples = failed.goal.num_samples,
-              .prompt_from = PromptFrom(),
-              .num_failed = num_failed}};
-  } else if (AwaitsPrompt(failed)) {
-    goals.push_back({.prompt_from = PromptFrom(), .num_failed = num_failed});
+    AttemptGoal all = PromptGoalAfter(failed);
+    all.num_samples = failed.goal.num_samples;
+    return {all};
   }
+  if (AwaitsPrompt(failed)) goals.push_back(PromptGoalAfter(failed));
   return goals;
+}
+
+AttemptGoal Generation::PromptGoalAfter(const Attempt& failed) const {
+  return {.prompt_from = PromptFrom(),
+          .num_failed = failed.goal.num_failed + 1,
+          .num_replaced = failed.goal.num_replaced + 1};
 }
 
 void Generation::Begin(const std::vector<AttemptGoal>& goals, absl::Time now,
                        GenerationActions* actions) {
   const bool too_many =
       std::any_of(goals.begin(), goals.end(), [this](const AttemptGoal& goal) {
-        return goal.num_failed > options_.max_retries;
+        return goal.num_failed > options_.max_retries ||
+               goal.num_replaced > kMaxReplacedAttempts;
       });
   if (goals.empty() || too_many) actions->retry_reason = {};
   if (too_many) return Fail(WorkersLost(), now, actions);

@@ -415,19 +415,43 @@ TEST_F(GenerationResumeTest, ThePromptIsAskedForAgainWhenItsGraceIsOver) {
 
 // --- Bounds.
 
-TEST_F(GenerationResumeTest, GivesUpAfterTheLastRetry) {
+TEST_F(GenerationResumeTest, GivesUpAfterTheLastRetryThatBringsNoToken) {
   Make(Plan(), /*max_retries=*/1);
   Dispatch(/*unified=*/true);
   Tokens(0, {Letter(0)});
   DecodeEnds(Gone());
   TakeRoute(/*unified=*/true);
   Tokens(1, {Letter(1)});
+  EXPECT_FALSE(DecodeEnds(Gone()).finish) << "it got on";
+  TakeRoute(/*unified=*/true);
   EXPECT_EQ(TakeText(), "ab");
   EXPECT_EQ(DecodeEnds(Gone()),
             (GenerationActions{
-                .end_decode = {1}, .suspect = kDecodeWorker, .finish = true}));
+                .end_decode = {2}, .suspect = kDecodeWorker, .finish = true}));
   EXPECT_EQ(ErrorReason(generation_->status()), "WORKER_LOST");
   EXPECT_TRUE(RetryDelay(generation_->status()).has_value());
+}
+
+TEST_F(GenerationResumeTest, IsNotRetriedAtAllWhereThatIsOff) {
+  Make(Plan(), /*max_retries=*/0);
+  Dispatch(/*unified=*/true);
+  Tokens(0, {Letter(0)});
+  EXPECT_TRUE(DecodeEnds(Gone()).finish);
+}
+
+TEST_F(GenerationResumeTest, GivesUpInTheEndHoweverFarEachAttemptGot) {
+  GenerationPlan plan = Plan();
+  plan.max_tokens = 1000;
+  Make(plan);
+  Dispatch(/*unified=*/true);
+  for (uint32_t i = 0; i < kMaxReplacedAttempts; ++i) {
+    Tokens(i, {Letter(i)});
+    ASSERT_FALSE(DecodeEnds(Gone()).finish) << i;
+    TakeRoute(/*unified=*/true);
+  }
+  Tokens(kMaxReplacedAttempts, {Letter(0)});
+  EXPECT_TRUE(DecodeEnds(Gone()).finish);
+  EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
 }
 
 TEST_F(GenerationResumeTest, NeverGoesOnAfterAnErrorOfTheRequest) {

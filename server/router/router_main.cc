@@ -73,7 +73,8 @@ void AddFlags(Flags* flags, RouterFlags* o) {
   flags->Add(&o->max_retries,
              {.name = "max_retries",
               .help = "How often a request whose worker is lost is tried "
-                      "again, or goes on with its very tokens elsewhere.",
+                      "again, or goes on with its very tokens elsewhere; "
+                      "counted anew with each token.",
               .min = 0,
               .max = 10});
   flags->Add(

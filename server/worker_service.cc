@@ -18,6 +18,7 @@ namespace baton {
 namespace {
 
 constexpr char kWrongRole[] = "WRONG_ROLE";
+constexpr char kWrongFingerprint[] = "WRONG_FINGERPRINT";
 
 // The call's deadline on `clock`, which is not the system's.
 absl::Time DeadlineOn(const Clock& clock,
@@ -129,6 +130,7 @@ template <typename Request>
 absl::StatusOr<GenerationRequest> WorkerService::Convert(
     const grpc::CallbackServerContext& context, const Request& request) const {
   RETURN_IF_ERROR(CheckRole(request));
+  RETURN_IF_ERROR(CheckFingerprint(request.request()));
   ASSIGN_OR_RETURN(
       GenerationRequest out,
       ToGenerationRequest(request, environment_.engines.front()->limits()));
@@ -155,6 +157,17 @@ absl::Status WorkerService::CheckRole(const v1::DecodeRequest& request) const {
         kWrongRole);
   }
   return absl::OkStatus();
+}
+
+absl::Status WorkerService::CheckFingerprint(
+    const v1::WorkerRequest& request) const {
+  if (!request.has_fingerprint() ||
+      request.fingerprint() == info_.fingerprint()) {
+    return absl::OkStatus();
+  }
+  return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                        "this worker's fingerprint is ", info_.fingerprint())),
+                    kWrongFingerprint);
 }
 
 absl::StatusOr<LLMEngine*> WorkerService::FindEngine(

@@ -46,6 +46,7 @@ class WorkerService final : public v1::WorkerService::CallbackService {
       const grpc::CallbackServerContext& context, const Request& request) const;
   absl::Status CheckRole(const v1::PrefillRequest& request) const;
   absl::Status CheckRole(const v1::DecodeRequest& request) const;
+  absl::Status CheckFingerprint(const v1::WorkerRequest& request) const;
   // The rank that the request names, or the one with the fewest requests.
   absl::StatusOr<LLMEngine*> FindEngine(const v1::WorkerRequest& request) const;
 

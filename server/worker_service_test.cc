@@ -94,6 +94,17 @@ TEST(WorkerServiceTest, EachRoleServesItsCallsAlone) {
             "WRONG_ROLE");
 }
 
+TEST(WorkerServiceTest, ServesOnlyItsOwnFingerprint) {
+  TestWorker worker({});
+  v1::DecodeRequest request = DecodeOf(MakeRequest(1, 10, 5));
+  request.mutable_request()->set_fingerprint("fake");
+  EXPECT_TRUE(Decode(&worker.stub(), request).status.ok());
+  request.mutable_request()->set_fingerprint("another");
+  const absl::Status status = Decode(&worker.stub(), request).status;
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_EQ(ErrorReason(status), "WRONG_FINGERPRINT");
+}
+
 TEST(WorkerServiceTest, InfoLoadAndAbortAnswer) {
   TestWorker worker({});
   grpc::ClientContext info_context;

@@ -59,6 +59,7 @@ v1::WorkerRequest MakeWorkerRequest(const GenerationPlan& plan,
   request.mutable_stop_token_ids()->Add(plan.stop_token_ids.begin(),
                                         plan.stop_token_ids.end());
   request.set_num_eos_token_ids(plan.num_eos_token_ids);
+  request.set_fingerprint(attempt.route.fingerprint);
   return request;
 }
 

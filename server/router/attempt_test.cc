@@ -62,10 +62,12 @@ class WorkerRequestTest : public ::testing::Test {
 TEST_F(WorkerRequestTest, GoesOnFromTheTokensOfItsSample) {
   Attempt attempt(5, {.first_sample = 2, .num_samples = 1, .num_resumed = 2});
   attempt.id_counter = 77;
+  attempt.route.fingerprint = "f";
   const v1::WorkerRequest request =
       MakeWorkerRequest(plan_, attempt, std::vector<uint32_t>{30, 31});
   EXPECT_EQ(request.id().counter(), 77u);
   EXPECT_EQ(request.attempt(), 5u);
+  EXPECT_EQ(request.fingerprint(), "f");
   EXPECT_EQ(request.sample_index(), 2u);
   EXPECT_EQ(std::vector(request.token_ids().begin(), request.token_ids().end()),
             (std::vector<uint32_t>{5, 6, 7, 30, 31}));

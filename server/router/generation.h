@@ -6,7 +6,8 @@
 // An attempt that fails by UNAVAILABLE or ABORTED is replaced: at once on other
 // workers if some are ready, else after a pause, the longer the more there
 // were, and only on workers that are ready; Options::worker_wait bounds how
-// long that may take, max_retries how often in a row without a token. If no
+// long that may take, max_retries how often in a row without a token. A worker
+// that is full counts as one that is not ready, once there is a token. If no
 // token has come the next attempt is at all samples again. Else each sample
 // that is not over goes on in an attempt of its own, from its very tokens, with
 // workers of the same fingerprint; one whose tokens meet their end already is
@@ -134,6 +135,9 @@ class Generation final {
   GenerationActions OnAttemptFailed(Attempt* failed, WorkerId worker,
                                     const absl::Status& status, absl::Time now);
 
+  // Replaces it as if workers had not been found for it yet.
+  void WaitLonger(const Attempt& busy, absl::Time now,
+                  GenerationActions* actions);
   // Attempts at what `failed`, which is over, has left undone.
   std::vector<AttemptGoal> GoalsAfter(const Attempt& failed) const;
   AttemptGoal PromptGoalAfter(const Attempt& failed) const;

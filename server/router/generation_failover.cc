@@ -13,10 +13,16 @@ namespace {
 constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(320);
 
+// Since it was probed another process has taken its place.
+bool IsAnotherModel(const absl::Status& status) {
+  return absl::IsFailedPrecondition(status) &&
+         ErrorReason(status) == "WRONG_FINGERPRINT";
+}
+
 // A worker that shuts down cancels its calls; we did not ask for that.
 bool IsRetryable(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsAborted(status) ||
-         absl::IsCancelled(status);
+         absl::IsCancelled(status) || IsAnotherModel(status);
 }
 
 absl::Status WorkersLost() {
@@ -29,6 +35,8 @@ absl::Status WorkersLost() {
 std::string_view RetryReason(const Route& route, WorkerId lost,
                              const absl::Status& status) {
   if (absl::IsAborted(status)) return "kv_lost";
+  if (absl::IsResourceExhausted(status)) return "busy";
+  if (IsAnotherModel(status)) return "another_model";
   if (!route.prefill.has_value()) return "unified_lost";
   return lost == route.decode ? "decode_lost" : "prefill_lost";
 }
@@ -76,7 +84,9 @@ void Generation::OnPrefillOver(Attempt* attempt, absl::Time now,
 GenerationActions Generation::OnAttemptFailed(Attempt* failed, WorkerId worker,
                                               const absl::Status& status,
                                               absl::Time now) {
-  if (!IsRetryable(status)) return Fail(status, now);
+  // Who has tokens already can't come back later.
+  const bool is_busy = absl::IsResourceExhausted(status) && num_tokens() > 0;
+  if (!is_busy && !IsRetryable(status)) return Fail(status, now);
   GenerationActions actions;
   actions.retry_reason = RetryReason(failed->route, worker, status);
   if (absl::IsAborted(status) && failed->route.prefill.has_value()) {
@@ -86,14 +96,33 @@ GenerationActions Generation::OnAttemptFailed(Attempt* failed, WorkerId worker,
   } else {
     avoid_.push_back(worker);
   }
-  if (!absl::IsAborted(status)) actions.suspect = worker;
+  if (!is_busy && !absl::IsAborted(status)) actions.suspect = worker;
   EndCalls(failed, &actions);
   for (Sample& sample : samples_) {
     if (!failed->Has(sample.index()) || sample.over()) continue;
     if (sample.met_end()) sample.End(now - options_.arrival);
   }
-  Begin(GoalsAfter(*failed), now, &actions);
+  if (is_busy) {
+    WaitLonger(*failed, now, &actions);
+  } else {
+    Begin(GoalsAfter(*failed), now, &actions);
+  }
   return actions;
+}
+
+void Generation::WaitLonger(const Attempt& busy, absl::Time now,
+                            GenerationActions* actions) {
+  std::vector<AttemptGoal> goals = GoalsAfter(busy);
+  for (AttemptGoal& goal : goals) {
+    goal.num_failed = busy.goal.num_failed;
+    goal.num_replaced = busy.goal.num_replaced;
+  }
+  Begin(goals, now, actions);
+  if (busy.wait_end == absl::InfinitePast()) return;  // The first one.
+  for (const uint32_t number : actions->find_route) {
+    attempts_[number].wait_end = busy.wait_end;
+    attempts_[number].next_pause = busy.next_pause;
+  }
 }
 
 std::vector<AttemptGoal> Generation::GoalsAfter(const Attempt& failed) const {
@@ -139,7 +168,8 @@ void Generation::Begin(const std::vector<AttemptGoal>& goals, absl::Time now,
         attempts_.emplace_back(static_cast<uint32_t>(attempts_.size()), goal);
     attempt.worst_route = RouteRank::kUntried;
     attempt.wait_end = now + options_.worker_wait;
-    attempt.next_pause = std::min(kFirstPause * goal.num_failed, kLongestPause);
+    attempt.next_pause =
+        std::min(kFirstPause * std::max(goal.num_failed, 1u), kLongestPause);
     actions->find_route.push_back(attempt.number);
   }
   Settle(now, actions);

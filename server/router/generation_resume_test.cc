@@ -457,8 +457,7 @@ TEST_F(GenerationResumeTest, GivesUpInTheEndHoweverFarEachAttemptGot) {
 TEST_F(GenerationResumeTest, NeverGoesOnAfterAnErrorOfTheRequest) {
   for (const absl::Status& error :
        {absl::InvalidArgumentError(""), absl::InternalError(""),
-        absl::DeadlineExceededError(""), absl::ResourceExhaustedError(""),
-        absl::FailedPreconditionError("")}) {
+        absl::DeadlineExceededError(""), absl::FailedPreconditionError("")}) {
     Make(Plan());
     Dispatch(/*unified=*/true);
     Tokens(0, {Letter(0)});
@@ -477,6 +476,64 @@ TEST_F(GenerationResumeTest, WaitsForAWorkerOfTheFingerprintAndNoLonger) {
   now_ += absl::Seconds(5);
   EXPECT_TRUE(generation_->OnNoRoute(1, nobody, now_).finish);
   EXPECT_EQ(generation_->status(), nobody);
+}
+
+TEST_F(GenerationResumeTest, LeavesAWorkerThatHasAnotherModelByNow) {
+  Make(Plan());
+  Dispatch(/*unified=*/true);
+  EXPECT_EQ(DecodeRequest().request().fingerprint(), "f");
+  EXPECT_EQ(DecodeEnds(WithReason(absl::FailedPreconditionError("g"),
+                                  "WRONG_FINGERPRINT")),
+            (GenerationActions{.end_decode = {0},
+                               .suspect = kDecodeWorker,
+                               .find_route = {1},
+                               .retry_reason = "another_model"}));
+  EXPECT_EQ(generation_->NeedsOf(1).fingerprint, "") << "no token binds it";
+}
+
+TEST_F(GenerationResumeTest, WaitsForAPlaceAtWorkersThatAreFull) {
+  Make(Plan());
+  Dispatch(/*unified=*/true);
+  Tokens(0, {Letter(0)});
+  EXPECT_EQ(TakeText(), "a");
+  DecodeEnds(Gone());
+  const absl::Status full = absl::ResourceExhaustedError("full");
+  const absl::Status nobody = absl::UnavailableError("nobody");
+  absl::Duration last;
+  const absl::Time end = now_ + absl::Seconds(5);
+  for (uint32_t i = 1; now_ < end; ++i) {
+    ASSERT_LT(i, 50u);
+    TakeRoute(/*unified=*/true);
+    EXPECT_EQ(DecodeEnds(full), (GenerationActions{.end_decode = {i},
+                                                   .find_route = {i + 1},
+                                                   .retry_reason = "busy"}));
+    const GenerationActions none = generation_->OnNoRoute(i + 1, nobody, now_);
+    ASSERT_TRUE(none.pause.has_value());
+    EXPECT_TRUE(none.pause->duration >= last ||
+                now_ + none.pause->duration == end);
+    last = none.pause->duration;
+    now_ += last;
+    generation_->OnPauseEnded(i + 1);
+  }
+  EXPECT_TRUE(
+      generation_->OnNoRoute(generation_->num_attempts() - 1, nobody, now_)
+          .finish);
+}
+
+TEST_F(GenerationResumeTest, ADecodeServerThatIsFullIsWaitedForFromATokenOn) {
+  Make(Plan());
+  Dispatch();
+  Handle();
+  EXPECT_TRUE(DecodeEnds(absl::ResourceExhaustedError("full")).finish);
+
+  Make(Plan());
+  Dispatch();
+  Handle();
+  FirstToken();
+  EXPECT_EQ(DecodeEnds(absl::ResourceExhaustedError("full")).find_route,
+            std::vector<uint32_t>{1});
+  EXPECT_TRUE(generation_->OnNoRoute(1, absl::UnavailableError("nobody"), now_)
+                  .pause.has_value());
 }
 
 TEST_F(GenerationResumeTest, AnotherTokenThanBeforeIsInternal) {

@@ -4,7 +4,6 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
-#include "server/edge/grpc_status.h"
 #include "server/router/generation_for_test.h"
 
 namespace baton {
@@ -413,128 +412,7 @@ TEST_F(GenerationResumeTest, ThePromptIsAskedForAgainWhenItsGraceIsOver) {
   EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
 }
 
-// --- Bounds.
-
-TEST_F(GenerationResumeTest, GivesUpAfterTheLastRetryThatBringsNoToken) {
-  Make(Plan(), /*max_retries=*/1);
-  Dispatch(/*unified=*/true);
-  Tokens(0, {Letter(0)});
-  DecodeEnds(Gone());
-  TakeRoute(/*unified=*/true);
-  Tokens(1, {Letter(1)});
-  EXPECT_FALSE(DecodeEnds(Gone()).finish) << "it got on";
-  TakeRoute(/*unified=*/true);
-  EXPECT_EQ(TakeText(), "ab");
-  EXPECT_EQ(DecodeEnds(Gone()),
-            (GenerationActions{
-                .end_decode = {2}, .suspect = kDecodeWorker, .finish = true}));
-  EXPECT_EQ(ErrorReason(generation_->status()), "WORKER_LOST");
-  EXPECT_TRUE(RetryDelay(generation_->status()).has_value());
-}
-
-TEST_F(GenerationResumeTest, IsNotRetriedAtAllWhereThatIsOff) {
-  Make(Plan(), /*max_retries=*/0);
-  Dispatch(/*unified=*/true);
-  Tokens(0, {Letter(0)});
-  EXPECT_TRUE(DecodeEnds(Gone()).finish);
-}
-
-TEST_F(GenerationResumeTest, GivesUpInTheEndHoweverFarEachAttemptGot) {
-  GenerationPlan plan = Plan();
-  plan.max_tokens = 1000;
-  Make(plan);
-  Dispatch(/*unified=*/true);
-  for (uint32_t i = 0; i < kMaxReplacedAttempts; ++i) {
-    Tokens(i, {Letter(i)});
-    ASSERT_FALSE(DecodeEnds(Gone()).finish) << i;
-    TakeRoute(/*unified=*/true);
-  }
-  Tokens(kMaxReplacedAttempts, {Letter(0)});
-  EXPECT_TRUE(DecodeEnds(Gone()).finish);
-  EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
-}
-
-TEST_F(GenerationResumeTest, NeverGoesOnAfterAnErrorOfTheRequest) {
-  for (const absl::Status& error :
-       {absl::InvalidArgumentError(""), absl::InternalError(""),
-        absl::DeadlineExceededError(""), absl::FailedPreconditionError("")}) {
-    Make(Plan());
-    Dispatch(/*unified=*/true);
-    Tokens(0, {Letter(0)});
-    EXPECT_TRUE(DecodeEnds(error).find_route.empty());
-    EXPECT_EQ(generation_->status(), error);
-  }
-}
-
-TEST_F(GenerationResumeTest, WaitsForAWorkerOfTheFingerprintAndNoLonger) {
-  Make(Plan());
-  Dispatch(/*unified=*/true);
-  Tokens(0, {Letter(0)});
-  DecodeEnds(Gone());
-  const absl::Status nobody = absl::UnavailableError("nobody");
-  EXPECT_TRUE(generation_->OnNoRoute(1, nobody, now_).pause.has_value());
-  now_ += absl::Seconds(5);
-  EXPECT_TRUE(generation_->OnNoRoute(1, nobody, now_).finish);
-  EXPECT_EQ(generation_->status(), nobody);
-}
-
-TEST_F(GenerationResumeTest, LeavesAWorkerThatHasAnotherModelByNow) {
-  Make(Plan());
-  Dispatch(/*unified=*/true);
-  EXPECT_EQ(DecodeRequest().request().fingerprint(), "f");
-  EXPECT_EQ(DecodeEnds(WithReason(absl::FailedPreconditionError("g"),
-                                  "WRONG_FINGERPRINT")),
-            (GenerationActions{.end_decode = {0},
-                               .suspect = kDecodeWorker,
-                               .find_route = {1},
-                               .retry_reason = "another_model"}));
-  EXPECT_EQ(generation_->NeedsOf(1).fingerprint, "") << "no token binds it";
-}
-
-TEST_F(GenerationResumeTest, WaitsForAPlaceAtWorkersThatAreFull) {
-  Make(Plan());
-  Dispatch(/*unified=*/true);
-  Tokens(0, {Letter(0)});
-  EXPECT_EQ(TakeText(), "a");
-  DecodeEnds(Gone());
-  const absl::Status full = absl::ResourceExhaustedError("full");
-  const absl::Status nobody = absl::UnavailableError("nobody");
-  absl::Duration last;
-  const absl::Time end = now_ + absl::Seconds(5);
-  for (uint32_t i = 1; now_ < end; ++i) {
-    ASSERT_LT(i, 50u);
-    TakeRoute(/*unified=*/true);
-    EXPECT_EQ(DecodeEnds(full), (GenerationActions{.end_decode = {i},
-                                                   .find_route = {i + 1},
-                                                   .retry_reason = "busy"}));
-    const GenerationActions none = generation_->OnNoRoute(i + 1, nobody, now_);
-    ASSERT_TRUE(none.pause.has_value());
-    EXPECT_TRUE(none.pause->duration >= last ||
-                now_ + none.pause->duration == end);
-    last = none.pause->duration;
-    now_ += last;
-    generation_->OnPauseEnded(i + 1);
-  }
-  EXPECT_TRUE(
-      generation_->OnNoRoute(generation_->num_attempts() - 1, nobody, now_)
-          .finish);
-}
-
-TEST_F(GenerationResumeTest, ADecodeServerThatIsFullIsWaitedForFromATokenOn) {
-  Make(Plan());
-  Dispatch();
-  Handle();
-  EXPECT_TRUE(DecodeEnds(absl::ResourceExhaustedError("full")).finish);
-
-  Make(Plan());
-  Dispatch();
-  Handle();
-  FirstToken();
-  EXPECT_EQ(DecodeEnds(absl::ResourceExhaustedError("full")).find_route,
-            std::vector<uint32_t>{1});
-  EXPECT_TRUE(generation_->OnNoRoute(1, absl::UnavailableError("nobody"), now_)
-                  .pause.has_value());
-}
+// --- Workers that break the contract.
 
 TEST_F(GenerationResumeTest, AnotherTokenThanBeforeIsInternal) {
   Make(Plan());

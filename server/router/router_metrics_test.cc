@@ -15,7 +15,9 @@ TEST(RouterMetricsTest, StartsWithEverySeriesThatADashboardAsksFor) {
   RouterMetrics metrics(&registry);
   metrics.CountRequest(absl::StatusCode::kCancelled);
   metrics.CountRequest(absl::StatusCode::kDataLoss);
-  metrics.CountRetry("unavailable");
+  metrics.CountRetry("prefill_lost");
+  metrics.CountResume("decode_lost", 30);
+  metrics.CountResume("decode_lost", 12);
   metrics.SetWorkers({1, 2, 3, 4, 5});
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, registry.Collect());
@@ -23,7 +25,9 @@ TEST(RouterMetricsTest, StartsWithEverySeriesThatADashboardAsksFor) {
   for (const char* series :
        {"baton_requests_total{role=\"router\",outcome=\"cancelled\"} 1",
         "baton_requests_total{role=\"router\",outcome=\"data_loss\"} 1",
-        "baton_router_retries_total{role=\"router\",reason=\"unavailable\"} 1",
+        "baton_router_retries_total{role=\"router\",reason=\"prefill_lost\"} 1",
+        "baton_router_resumes_total{role=\"router\",reason=\"decode_lost\"} 2",
+        "baton_router_recomputed_tokens_total{role=\"router\"} 42",
         "baton_router_workers{role=\"router\",state=\"unknown\"} 1",
         "baton_router_workers{role=\"router\",state=\"refused\"} 5",
         "baton_time_to_first_token_seconds_count{role=\"router\"} 0",

@@ -8,8 +8,8 @@ import struct
 import threading
 import unittest
 
-from cluster import DEADLINE, await_condition, golden, greedy, ids_prompt, metric, pb, pb_grpc
-from group_processes import Server
+from cluster import DEADLINE, await_condition, golden, greedy, ids_prompt, pb, pb_grpc
+from group_processes import Server, kill_all
 
 import grpc
 
@@ -154,17 +154,11 @@ class Pools:
     def await_ready(self):
         await_condition(lambda: all(worker.is_ready() for worker in self.workers), "the workers")
         await_condition(self.router.is_ready, "the router")
-        await_condition(lambda: self.metric("baton_router_workers", 'state="ready"') == len(self.workers),
+        await_condition(lambda: self.router.metric("baton_router_workers", 'state="ready"') == len(self.workers),
                         "the router's picture of them")
 
-    def metric(self, name, label=""):
-        return metric("http://%s/metrics" % self.router.http, name, label)
-
-    def worker_metric(self, name, label=""):
-        return sum(metric("http://%s/metrics" % worker.http, name, label) for worker in self.workers)
-
     def is_idle(self):
-        return all(self.worker_metric(name) == 0 for name in
+        return all(worker.metric(name) == 0 for worker in self.workers for name in
                    ("baton_kv_utilization_ratio", "baton_running_requests", "baton_waiting_requests"))
 
     def streams(self, requests):
@@ -175,10 +169,7 @@ class Pools:
         self.await_ready()
 
     def end(self):
-        for server in [self.router, *self.workers]:
-            if server.process.poll() is None:
-                server.kill()
-                server.end()
+        kill_all([self.router, *self.workers])
 
 
 def with_stop_strings(requests, answers):
@@ -235,10 +226,13 @@ class FailoverTest(unittest.TestCase):
             self.pools.restart(victim)
         self.expect_same(streams, expected)
         print("flags %s: %d resumes, %d tokens computed again" %
-              (flags, self.resumes(), self.pools.metric("baton_router_recomputed_tokens_total")))
+              (flags, self.resumes(), self.pools.router.metric("baton_router_recomputed_tokens_total")))
+
+    def retries(self):
+        return self.pools.router.metric("baton_router_retries_total")
 
     def resumes(self, reason=""):
-        return self.pools.metric("baton_router_resumes_total", reason)
+        return self.pools.router.metric("baton_router_resumes_total", reason)
 
     def test_decode_servers_are_killed(self):
         self.lose_decode_servers(kill, "--num_draft_tokens=0")
@@ -259,13 +253,13 @@ class FailoverTest(unittest.TestCase):
         for victim in self.pools.prefill:
             streams = self.pools.streams(requests)
             await_condition(lambda: any(stream.fewest_tokens() > 0 for stream in streams), "a token")
-            self.assertGreater(metric("http://%s/metrics" % victim.http, "baton_running_requests"), 0)
-            before = self.pools.metric("baton_router_retries_total")
+            self.assertGreater(victim.metric("baton_running_requests"), 0)
+            before = self.retries()
             kill(victim)
-            await_condition(lambda: self.pools.metric("baton_router_retries_total") > before, "retries")
+            await_condition(lambda: self.retries() > before, "retries")
             self.pools.restart(victim)
             self.expect_same(streams, expected)
-        print("retries: %d, of them resumes: %d" % (self.pools.metric("baton_router_retries_total"), self.resumes()))
+        print("retries: %d, of them resumes: %d" % (self.retries(), self.resumes()))
 
 
 if __name__ == "__main__":

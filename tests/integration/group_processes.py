@@ -55,8 +55,8 @@ class Server:
         ranks = [[int(rank) for rank in part.split("..")] for part in found[1].split()] if found else []
         return {rank for part in ranks for rank in range(part[0], part[-1] + 1)}
 
-    def metric(self, name):
-        return metric("http://%s/metrics" % self.http, name)
+    def metric(self, name, label=""):
+        return metric("http://%s/metrics" % self.http, name, label)
 
     def kill(self, number=signal.SIGKILL):
         self.process.send_signal(number)

@@ -220,10 +220,10 @@ std::vector<Rebalance> RebalancesIn(std::span<const GroupStepRecord> steps,
     if (start < window.first) continue;
     Rebalance rebalance = {.start = steps[start - 1].time};
     for (size_t i = start; i < start + interval; ++i) {
-      if (steps[i].placement_version == steps[i - 1].placement_version)
-        continue;
-      rebalance.end = steps[i + 1].time;
-      rebalance.is_empty = false;
+      if (steps[i].placement_version != steps[i - 1].placement_version) {
+        rebalance.end = steps[i + 1].time;
+        rebalance.is_empty = false;
+      }
     }
     all.push_back(rebalance);
   }

@@ -73,15 +73,29 @@ struct Window {
   double size() const { return static_cast<double>(last - first); }
 };
 
-// The middle half of the run: every prompt is done, and no sequence yet.
-Window WindowOf(std::span<const GroupStepRecord> steps) {
+bool IsFull(const GroupRunOptions& options, const GroupRunRecords& records,
+            size_t step) {
+  for (uint32_t p = 0; p < options.processes; ++p) {
+    const GroupStepRecord& record = records.steps(p)[step];
+    if (record.type != VotedStep::kDecode || record.empty_ranks > 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Around the middle of the run, but for an eighth at its start.
+Window WindowOf(const GroupRunOptions& options,
+                const GroupRunRecords& records) {
+  const std::span<const GroupStepRecord> steps = records.steps(0);
   size_t num = 0;
   while (num < steps.size() && steps[num].type != VotedStep::kNone) ++num;
-  const Window window = {num / 4, num * 3 / 4};
-  for (size_t i = window.first; i < window.last; ++i) {
-    CHECK(steps[i].type == VotedStep::kDecode && steps[i].empty_ranks == 0)
-        << "step " << i << " of " << num;
-  }
+  Window window = {.first = num / 2, .last = num / 2};
+  while (IsFull(options, records, window.last)) ++window.last;
+  while (IsFull(options, records, window.first - 1)) --window.first;
+  --window.last;
+  window.first += (window.last - window.first) / 8;
+  CHECK_LT(window.first, window.last) << "of " << num << " steps";
   return window;
 }
 
@@ -126,7 +140,7 @@ void AddProcess(std::span<const GroupStepRecord> steps, const Window& window,
 StepFigures Summarise(const GroupRunOptions& options,
                       const GroupRunRecords& records) {
   const std::span<const GroupStepRecord> steps = records.steps(0);
-  const Window window = WindowOf(steps);
+  const Window window = WindowOf(options, records);
   StepFigures all;
   all.barriers = (steps[window.last].barriers - steps[window.first].barriers) /
                  window.size();
@@ -241,7 +255,7 @@ void AddGaps(const GroupRunOptions& options, const GroupRunRecords& records,
              TokenGaps* gaps) {
   const std::span<const GroupStepRecord> steps = records.steps(0);
   const std::vector<Rebalance> rebalances =
-      RebalancesIn(steps, WindowOf(steps), options.eplb_interval);
+      RebalancesIn(steps, WindowOf(options, records), options.eplb_interval);
   for (size_t i = 0; i + 1 < rebalances.size(); ++i) {
     if (rebalances[i].is_empty) continue;
     ++gaps->num_rebalances;

@@ -262,7 +262,8 @@ double GroupProcess::EngineCpuSinceLast() {
 
 void GroupProcess::OnStep(const GroupStepStats& stats) {
   const std::span<GroupStepRecord> records = records_->steps(process_);
-  if (stats.type == VotedStep::kNone || num_steps_ == records.size()) return;
+  if (stats.type == VotedStep::kNone || num_steps_ + 1 == records.size())
+    return;
   sums_.launch_cpu += EngineCpuSinceLast();
   commits_ = false;
   GroupStepRecord record = sums_;
@@ -302,6 +303,7 @@ GenerationRequest GroupProcess::MakeRequest(uint32_t number) const {
 
 void GroupProcess::Decode() {
   CHECK_OK(loop_->AwaitEpoch());
+  CHECK(records_->ArriveAtStart(process_));
   const uint32_t num_requests = options_.local_ranks() * options_.batch;
   std::latch ends(num_requests);
   std::deque<TimeSink> sinks;

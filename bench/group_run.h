@@ -9,7 +9,9 @@
 #include <span>
 #include <string>
 
+#include "absl/time/time.h"
 #include "bench/host_members.h"
+#include "comm/group_barrier.h"
 #include "comm/step_vote.h"
 #include "comm/ucx_transport.h"
 
@@ -62,7 +64,16 @@ class GroupRunRecords {
       : max_steps_(options.max_tokens + kStepsOfPrompts),
         max_tokens_(options.max_tokens),
         steps_(options.processes * max_steps_),
-        token_times_(options.num_requests() * max_tokens_) {}
+        token_times_(options.num_requests() * max_tokens_),
+        start_state_(1),
+        start_arrivals_(options.processes) {}
+
+  // Waits for the other processes; false: they don't come.
+  bool ArriveAtStart(uint32_t process) const {
+    GroupBarrier start({.deadline = absl::Minutes(1)},
+                       start_state_.values().data(), start_arrivals_.values());
+    return start.Arrive(static_cast<int>(process));
+  }
 
   // One process's, in order; behind the last one there are some of type kNone.
   std::span<GroupStepRecord> steps(uint32_t process) const {
@@ -79,6 +90,8 @@ class GroupRunRecords {
   const size_t max_tokens_;
   const SharedArray<GroupStepRecord> steps_;
   const SharedArray<double> token_times_;
+  const SharedArray<GroupBarrierState> start_state_;
+  const SharedArray<GroupBarrierArrivals> start_arrivals_;
 };
 
 // Starts the processes; each loads, joins, decodes the batch of each of its

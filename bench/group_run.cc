@@ -262,8 +262,8 @@ double GroupProcess::EngineCpuSinceLast() {
 
 void GroupProcess::OnStep(const GroupStepStats& stats) {
   const std::span<GroupStepRecord> records = records_->steps(process_);
-  if (stats.type == VotedStep::kNone || num_steps_ + 1 == records.size())
-    return;
+  const bool is_full = num_steps_ + 1 == records.size();
+  if (stats.type == VotedStep::kNone || is_full) return;
   sums_.launch_cpu += EngineCpuSinceLast();
   commits_ = false;
   GroupStepRecord record = sums_;

@@ -349,13 +349,12 @@ void TokenStreamReactor<Response>::LogEnd() const {
             << kCallName<Response> << " outcome "
             << OutcomeName(total_.status.code())
             << (total_.status.ok() ? "" : " reason ") << total_.status.message()
-            << " prompt "
-            << total_.prompt_tokens << " cached " << total_.cached_tokens
-            << " output " << total_.output_tokens << " queue "
-            << absl::FormatDuration(total_.queue_time) << " prefill "
-            << absl::FormatDuration(total_.prefill_time) << " transfer "
-            << absl::FormatDuration(total_.transfer_time) << " bytes "
-            << total_.transfer_bytes << " ttft "
+            << " prompt " << total_.prompt_tokens << " cached "
+            << total_.cached_tokens << " output " << total_.output_tokens
+            << " queue " << absl::FormatDuration(total_.queue_time)
+            << " prefill " << absl::FormatDuration(total_.prefill_time)
+            << " transfer " << absl::FormatDuration(total_.transfer_time)
+            << " bytes " << total_.transfer_bytes << " ttft "
             << absl::FormatDuration(time_to_first_token) << " total "
             << absl::FormatDuration(environment_.clock->Now() - arrival_);
 }

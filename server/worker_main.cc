@@ -115,9 +115,8 @@ absl::Status ResolveAndValidate(WorkerOptions* options) {
 }
 
 // A process in a group serves the others, too: that is as a request of theirs
-// inside the gate, which ends when they leave as well.
+// inside the gate, from the start on, which ends when they leave as well.
 void LeaveGroupInDrain(Daemon* daemon, WorkerProcess* process) {
-  CHECK_OK(daemon->gate().Enter());
   daemon->OnDrain([process] { process->StartLeaving(absl::InfiniteFuture()); });
   daemon->gate().OnCut(
       daemon, [process] { process->StartLeaving(absl::InfinitePast()); });
@@ -140,6 +139,7 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
   }));
   LOG(INFO) << "device " << DeviceLine(OpenCudaLibraryNearProgram());
   ASSIGN_OR_RETURN(const std::string text_hash, TextHash(options.model));
+  if (options.group.ep_size > 1) RETURN_IF_ERROR(daemon.gate().Enter());
   ASSIGN_OR_RETURN(
       const std::unique_ptr<WorkerProcess> process,
       WorkerProcess::Start(

@@ -62,7 +62,8 @@ TEST(WorkerOptionsTest, AGroupMustAgreeOnWhatItsFlagsSay) {
   EXPECT_EQ(one.group_flags.rank_offset, 48u);
   EXPECT_EQ(one.group_flags.leader, "h:1");
   for (const char* other :
-       {"--role=decode", "--cache_dtype=f32", "--numerics=fast", "--num_redundant_experts=64", "--transport=tcp",
+       {"--role=decode", "--cache_dtype=f32", "--numerics=fast",
+        "--num_redundant_experts=64", "--transport=tcp",
         "--max_context_tokens=100", "--max_running_requests=3",
         "--max_batched_tokens=600", "--max_chunk_tokens=8",
         "--num_draft_tokens=1", "--all_interval=3", "--any_interval=3",

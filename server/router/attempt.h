@@ -92,7 +92,7 @@ struct Attempt {
   bool prefill_open = false;
   bool decode_answered = false;
   bool decode_has_kv = false;  // Pulled all of it.
-  bool tells_prompt = false;  // Calls that may do so are open, or will be.
+  bool tells_prompt = false;   // Calls that may do so are open, or will be.
 
   AttemptPhase phase() const { return phase_; }
   bool over() const { return phase_ == AttemptPhase::kOver; }

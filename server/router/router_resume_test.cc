@@ -231,8 +231,9 @@ TEST_F(RouterResumeTest, WaitsForAPlaceWhereAllWorkersAreFull) {
       RouterForTest::Options({&prefill_, &decode_, &other_decode_});
   options.worker_wait = absl::Minutes(1);
   StartRouter(std::move(options));
-  const GenerateOutcome outcome = router_->Generate(IdsRequest(6));
-  EXPECT_EQ(outcome.text, "abcdef") << outcome.status.error_message();
+  // More than what the prefill of each attempt brings.
+  const GenerateOutcome outcome = router_->Generate(IdsRequest(12));
+  EXPECT_EQ(outcome.text, "abcdefghijkl") << outcome.status.error_message();
   EXPECT_EQ(calls, 6);
   EXPECT_EQ(Resumes("decode_lost"), 1);
   EXPECT_EQ(Resumes("busy"), 4);

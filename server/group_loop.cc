@@ -94,7 +94,9 @@ bool GroupLoop::MayStop() {
   if (!stop_.load()) return false;
   if (stepper_.has_value() && !all_drain_) {
     if (clock_->Now() < stop_by()) return false;
-    StopSteps("the worker leaves its group");
+    const std::string reason = "the process leaves";
+    membership_->EndEpoch(group_, RanksOf(group_.members[process()]), reason);
+    StopSteps(reason);
   }
   return std::ranges::all_of(
       ranks_, [](const Rank& rank) { return rank.engine->idle(); });

@@ -126,14 +126,17 @@ void AddKvFlags(Flags* flags, WorkerOptions* o) {
                              .help = "The same in blocks of 64 tokens.",
                              .min = 1,
                              .max = 1e9});
-  flags->AddChoice(&o->transport,
-                   {{"auto", UcxMode::kAuto},
-                    {"shm", UcxMode::kShm},
-                    {"tcp", UcxMode::kTcp}},
-                   {.name = "transport",
-                    .help = "How KV moves between prefill and decode servers, "
-                            "and what a group's processes tell each other. "
-                            "auto: shared memory on one host, else tcp."});
+  flags->AddChoice(
+      &o->transport,
+      {{"auto", UcxMode::kAuto},
+       {"shm", UcxMode::kShm},
+       {"tcp", UcxMode::kTcp},
+       {"ucx", UcxMode::kTcp}},
+      {.name = "transport",
+       .help = "How KV moves between prefill and decode servers, "
+               "and what a group's processes tell each other. "
+               "auto: shared memory on one host, else tcp; ucx is another "
+               "name of that."});
   flags->Add(
       &o->transport_devices,
       {.name = "transport_devices",

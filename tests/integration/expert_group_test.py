@@ -84,7 +84,7 @@ class ExpertGroupTest(unittest.TestCase):
         self.check("--transport=shm", "--prefill_ep=2", "--decode_ep=64", "--decode_processes=4")
 
     def test_64_ranks_in_4_processes_over_ucx_with_redundant_experts(self):
-        self.check("--transport=tcp,--num_redundant_experts=64", "--prefill_ep=2", "--decode_ep=64",
+        self.check("--transport=ucx,--num_redundant_experts=64", "--prefill_ep=2", "--decode_ep=64",
                    "--decode_processes=4")
 
     def test_64_ranks_in_4_processes_while_experts_move(self):

@@ -29,6 +29,7 @@ constexpr unsigned kBlockAm = 3;    // Data: the block.
 // Rounds of progress in one Poll().
 constexpr int kMaxProgress = 64;
 // Of the destructor, for what UCX still holds of ours.
+constexpr absl::Duration kConnectingGrace = absl::Milliseconds(50);
 constexpr absl::Duration kShutdownTimeout = absl::Seconds(2);
 
 //   address := nonce:u64 network_address:bytes
@@ -130,8 +131,13 @@ UcxMessenger::~UcxMessenger() {
   while (!(IsQuiet() && operations_.empty()) && absl::Now() < deadline) {
     Poll(&untold);
   }
-  // As late as can be: UCX 1.13.1 crashes where a peer that is just connecting
-  // goes on with it once the listener is gone.
+  // UCX 1.13.1 crashes where a peer that is just connecting goes on with it
+  // once the listener is gone: who is at it gets the time to come through.
+  const absl::Time last_hello = absl::Now() + kConnectingGrace;
+  while (listener_ != nullptr && absl::Now() < last_hello) {
+    Poll(&untold);
+    Wait(last_hello - absl::Now());
+  }
   if (listener_ != nullptr) ucp_listener_destroy(listener_);
   worker_.reset();
   if (wake_fd_ >= 0) close(wake_fd_);

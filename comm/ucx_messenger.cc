@@ -131,8 +131,7 @@ UcxMessenger::~UcxMessenger() {
   while (!(IsQuiet() && operations_.empty()) && absl::Now() < deadline) {
     Poll(&untold);
   }
-  // UCX 1.13.1 crashes where a peer that is just connecting goes on with it
-  // once the listener is gone: who is at it gets the time to come through.
+  // UCX 1.13.1 crashes where a peer is still connecting when the listener goes.
   const absl::Time last_hello = absl::Now() + kConnectingGrace;
   while (listener_ != nullptr && absl::Now() < last_hello) {
     Poll(&untold);

@@ -94,9 +94,7 @@ bool GroupLoop::MayStop() {
   if (!stop_.load()) return false;
   if (stepper_.has_value() && !all_drain_) {
     if (clock_->Now() < stop_by()) return false;
-    const std::string reason = "the process leaves";
-    membership_->EndEpoch(group_, RanksOf(group_.members[process()]), reason);
-    StopSteps(reason);
+    StopSteps("the worker leaves its group");
   }
   return std::ranges::all_of(
       ranks_, [](const Rank& rank) { return rank.engine->idle(); });

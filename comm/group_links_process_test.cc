@@ -1,10 +1,8 @@
 // Groups of real processes that are killed and stopped. Prints how long it
 // takes to notice and to form again.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +15,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/logging.h"
+#include "comm/testing/peer_program.h"
 
 namespace baton {
 namespace {
@@ -31,58 +29,21 @@ constexpr char kLeader[] = "127.0.0.1:17480";
 // A group_peer as a child.
 class Peer {
  public:
-  explicit Peer(uint32_t process) {
-    std::vector<std::string> arguments = {
-        "comm/testing/group_peer", std::to_string(kProcesses * kLocalRanks),
-        std::to_string(process * kLocalRanks), std::to_string(kLocalRanks),
-        kLeader};
-    int in[2], out[2];
-    CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0);
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(in[0], STDIN_FILENO);
-      dup2(out[1], STDOUT_FILENO);
-      std::vector<char*> argv;
-      argv.reserve(arguments.size() + 1);
-      for (std::string& argument : arguments) argv.push_back(argument.data());
-      argv.push_back(nullptr);
-      execv(argv[0], argv.data());
-      _exit(127);
-    }
-    close(in[0]);
-    close(out[1]);
-    input_ = in[1];
-    output_ = out[0];
-  }
-  // Ends its input; a healthy child leaves then.
-  ~Peer() {
-    close(input_);
-    Signal(SIGCONT);
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    EXPECT_TRUE(killed_ || status == 0) << status;
-    close(output_);
-  }
-  Peer(const Peer&) = delete;
-  Peer& operator=(const Peer&) = delete;
+  explicit Peer(uint32_t process)
+      : program_({"comm/testing/group_peer",
+                  std::to_string(kProcesses * kLocalRanks),
+                  std::to_string(process * kLocalRanks),
+                  std::to_string(kLocalRanks), kLeader}) {}
 
-  void Signal(int signal) {
-    killed_ |= signal == SIGKILL;
-    kill(pid_, signal);
-    // Until it has stopped.
-    if (signal == SIGSTOP) waitpid(pid_, nullptr, WUNTRACED);
-  }
+  void Signal(int signal) { program_.Signal(signal); }
   void Suspect(uint64_t epoch, uint32_t rank) {
-    const std::string line =
-        std::to_string(epoch) + " " + std::to_string(rank) + "\n";
-    CHECK_EQ(write(input_, line.data(), line.size()),
-             static_cast<ssize_t>(line.size()));
+    program_.WriteLine(std::to_string(epoch) + " " + std::to_string(rank));
   }
 
-  int output() const { return output_; }
+  int output() const { return program_.output(); }
   void Read() {
     char bytes[256];
-    const ssize_t size = read(output_, bytes, sizeof bytes);
+    const ssize_t size = read(output(), bytes, sizeof bytes);
     if (size > 0) text_.append(bytes, static_cast<size_t>(size));
     for (size_t end; (end = text_.find('\n')) != std::string::npos;) {
       Parse(text_.substr(0, end));
@@ -109,10 +70,7 @@ class Peer {
     named_ = line.substr(line.find(' ', space) + 1);
   }
 
-  pid_t pid_ = -1;
-  int input_ = -1;
-  int output_ = -1;
-  bool killed_ = false;
+  PeerProgram program_;
   std::string text_;
   uint64_t epoch_ = 0;
   uint64_t ended_epoch_ = 0;

@@ -1,10 +1,6 @@
 // Transfers between two processes over UCX, one of which is killed or stopped.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <map>
@@ -15,6 +11,7 @@
 #include "base/clock.h"
 #include "comm/testing/kv_handle_text.h"
 #include "comm/testing/kv_transfer_side.h"
+#include "comm/testing/peer_program.h"
 #include "comm/ucx_transport.h"
 
 namespace baton {
@@ -31,65 +28,6 @@ std::vector<BlockId> AllBlocks() {
   for (uint32_t i = 0; i < kBlocks; ++i) blocks.push_back(BlockId(i));
   return blocks;
 }
-
-// The kv_peer program as a child, with its input and output.
-class Child {
- public:
-  explicit Child(std::vector<std::string> arguments) {
-    int in[2], out[2];
-    CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0);
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(in[0], STDIN_FILENO);
-      dup2(out[1], STDOUT_FILENO);
-      std::vector<char*> argv;
-      argv.reserve(arguments.size() + 1);
-      for (std::string& argument : arguments) argv.push_back(argument.data());
-      argv.push_back(nullptr);
-      execv(argv[0], argv.data());
-      _exit(127);
-    }
-    close(in[0]);
-    close(out[1]);
-    input_ = in[1];
-    output_ = out[0];
-  }
-  // Ends its input; a healthy child leaves then.
-  ~Child() {
-    close(input_);
-    Signal(SIGCONT);
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    EXPECT_TRUE(killed_ || status == 0) << status;
-    close(output_);
-  }
-
-  void Signal(int signal) {
-    killed_ |= signal == SIGKILL;
-    kill(pid_, signal);
-  }
-  void Write(std::string line) {
-    line += '\n';
-    CHECK_EQ(write(input_, line.data(), line.size()),
-             static_cast<ssize_t>(line.size()));
-  }
-  bool HasOutput() const {
-    pollfd output = {output_, POLLIN, 0};
-    return poll(&output, 1, 0) > 0;
-  }
-  std::string ReadLine() {
-    std::string line;
-    char c = 0;
-    while (read(output_, &c, 1) == 1 && c != '\n') line += c;
-    return line;
-  }
-
- private:
-  pid_t pid_;
-  int input_;
-  int output_;
-  bool killed_ = false;
-};
 
 class KvTransferProcessTest : public ::testing::TestWithParam<UcxMode> {
  protected:
@@ -132,19 +70,19 @@ class KvTransferProcessTest : public ::testing::TestWithParam<UcxMode> {
   }
 
   // Imports from the child; its handle is the first line.
-  void ImportFrom(Child* child) {
+  void ImportFrom(PeerProgram* child) {
     side_->agent().StartImport(kImport, KvHandleFromText(child->ReadLine()), 0,
                                AllBlocks());
   }
   // Exports to the child all blocks, of which `readable` are published.
-  void ExportTo(Child* child, uint32_t readable) {
+  void ExportTo(PeerProgram* child, uint32_t readable) {
     ASSERT_EQ(child->ReadLine(), "ready");
     for (uint32_t i = 0; i < kBlocks; ++i) side_->Fill(BlockId(i), i);
     const KvHandle handle =
         side_->agent().StartExport(kExport, AllBlocks(), kBlocks * 64);
     side_->agent().PublishReadable(kExport, readable);
     if (readable == kBlocks) side_->agent().PublishTail(kExport, "tail");
-    child->Write(KvHandleToText(handle));
+    child->WriteLine(KvHandleToText(handle));
   }
 
   const MonotonicClock clock_;
@@ -158,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, KvTransferProcessTest,
                          });
 
 TEST_P(KvTransferProcessTest, AnImportBringsTheChildsBytes) {
-  Child child(Command({"export", std::to_string(kBlocks)}));
+  PeerProgram child(Command({"export", std::to_string(kBlocks)}));
   ImportFrom(&child);
   Until([&] { return import_ended(); });
   ASSERT_EQ(import_code(), absl::StatusCode::kOk);
@@ -173,7 +111,7 @@ TEST_P(KvTransferProcessTest, AnImportBringsTheChildsBytes) {
 }
 
 TEST_P(KvTransferProcessTest, TheChildGetsOurBytes) {
-  Child child(Command({"import"}));
+  PeerProgram child(Command({"import"}));
   ExportTo(&child, kBlocks);
   Until([&] { return export_ended(); });
   EXPECT_EQ(export_code(), absl::StatusCode::kOk);
@@ -183,7 +121,7 @@ TEST_P(KvTransferProcessTest, TheChildGetsOurBytes) {
 TEST_P(KvTransferProcessTest, AKilledExporterEndsTheImportAndNothingElse) {
   for (uint32_t readable : {0u, 1u, 20u, kBlocks - 1}) {
     Restart({});
-    Child child(Command({"export", std::to_string(readable)}));
+    PeerProgram child(Command({"export", std::to_string(readable)}));
     ImportFrom(&child);
     for (uint32_t i = 0; i < readable; ++i) {
       Until([&] { return side_->Holds(BlockId(i), i); });
@@ -199,7 +137,7 @@ TEST_P(KvTransferProcessTest, AKilledExporterEndsTheImportAndNothingElse) {
 TEST_P(KvTransferProcessTest, AnExporterKilledAtAnyMomentOfAPullEndsTheImport) {
   for (uint32_t moment = 0; moment < kBlocks; moment += 5) {
     Restart({});
-    Child child(Command({"export", std::to_string(kBlocks)}));
+    PeerProgram child(Command({"export", std::to_string(kBlocks)}));
     ImportFrom(&child);
     Until([&] {
       return import_ended() || side_->Holds(BlockId(moment), moment);
@@ -218,7 +156,7 @@ TEST_P(KvTransferProcessTest, AnExporterKilledAtAnyMomentOfAPullEndsTheImport) {
 
 TEST_P(KvTransferProcessTest, AKilledImporterEndsTheExportAndTheNextWorks) {
   {
-    Child child(Command({"import"}));
+    PeerProgram child(Command({"import"}));
     ExportTo(&child, 20);
     const absl::Time until = absl::Now() + absl::Milliseconds(300);
     Until([&] { return absl::Now() > until; });
@@ -226,7 +164,7 @@ TEST_P(KvTransferProcessTest, AKilledImporterEndsTheExportAndTheNextWorks) {
     Until([&] { return export_ended(); });
     EXPECT_EQ(export_code(), absl::StatusCode::kUnavailable);
   }
-  Child child(Command({"export", std::to_string(kBlocks)}));
+  PeerProgram child(Command({"export", std::to_string(kBlocks)}));
   ImportFrom(&child);
   Until([&] { return import_ended(); });
   EXPECT_EQ(import_code(), absl::StatusCode::kOk);
@@ -237,7 +175,7 @@ TEST_P(KvTransferProcessTest, AnImporterKilledAtAnyMomentEndsTheExport) {
   std::map<absl::StatusCode, int> ends;
   for (int moment = 0; moment < 12; ++moment) {
     Restart({.fingerprint = {}, .lease = absl::Milliseconds(500)});
-    Child child(Command({"import"}));
+    PeerProgram child(Command({"import"}));
     ExportTo(&child, kBlocks);
     const absl::Time until = absl::Now() + moment * absl::Milliseconds(2);
     Until([&] { return absl::Now() >= until; });
@@ -258,7 +196,7 @@ TEST_P(KvTransferProcessTest, AStoppedImporterEndsTheExportWithItsLease) {
   Restart({.fingerprint = {},
            .lease = absl::Seconds(1),
            .drain_timeout = absl::Milliseconds(100)});
-  Child child(Command({"import"}));
+  PeerProgram child(Command({"import"}));
   ExportTo(&child, 1);
   const absl::Time until = absl::Now() + absl::Milliseconds(300);
   Until([&] { return absl::Now() > until; });
@@ -273,7 +211,7 @@ TEST_P(KvTransferProcessTest, AStoppedExporterEndsTheImportInTime) {
   Restart({.fingerprint = {},
            .import_timeout = absl::Seconds(1),
            .drain_timeout = absl::Milliseconds(100)});
-  Child child(Command({"export", "20"}));
+  PeerProgram child(Command({"export", "20"}));
   ImportFrom(&child);
   Until([&] { return side_->Holds(BlockId(0), 0); });
   child.Signal(SIGSTOP);

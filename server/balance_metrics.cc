@@ -2,11 +2,12 @@
 
 #include <vector>
 
+#include "server/edge/series_maker.h"
+
 namespace baton {
 namespace {
 
 using prometheus::Counter;
-using prometheus::Gauge;
 using prometheus::Histogram;
 
 // Of a ratio that is 1 at best.
@@ -30,37 +31,22 @@ BalanceCounts operator-(const BalanceCounts& a, const BalanceCounts& b) {
           .dropped_messages = a.dropped_messages - b.dropped_messages};
 }
 
-struct BalanceMetrics::Maker {
-  prometheus::Registry* registry;
-  std::string role;
+struct BalanceMetrics::Maker : SeriesMaker {
+  using SeriesMaker::SeriesMaker;
 
-  Counter& Of(const char* name, const char* help,
-              const prometheus::Labels& labels = {}) const {
-    return prometheus::BuildCounter()
-        .Name(name)
-        .Help(help)
-        .Labels({{"role", role}})
-        .Register(*registry)
-        .Add(labels);
-  }
   Counter& Plans(const char* outcome) const {
-    return Of("baton_expert_plans_total",
-              "Plans of where experts should be, by what became of them. "
-              "Abandoned ones were moving before; skipped: the plan before "
-              "was not over.",
-              {{"outcome", outcome}});
+    return OneCounter(
+        "baton_expert_plans_total",
+        "Plans of where experts should be, by what became of them. "
+        "Abandoned ones were moving before; skipped: the plan before "
+        "was not over.",
+        {{"outcome", outcome}});
   }
   Counter& Moves(const char* outcome) const {
-    return Of("baton_expert_moves_total",
-              "Layers that got, or were to get, other experts in their slots.",
-              {{"outcome", outcome}});
-  }
-  prometheus::Family<Gauge>& Gauges(const char* name, const char* help) const {
-    return prometheus::BuildGauge()
-        .Name(name)
-        .Help(help)
-        .Labels({{"role", role}})
-        .Register(*registry);
+    return OneCounter(
+        "baton_expert_moves_total",
+        "Layers that got, or were to get, other experts in their slots.",
+        {{"outcome", outcome}});
   }
 };
 
@@ -69,14 +55,11 @@ BalanceMetrics::BalanceMetrics(prometheus::Registry* registry,
     : BalanceMetrics(Maker{registry, role}) {}
 
 BalanceMetrics::BalanceMetrics(const Maker& make)
-    : step_ratio_(
-          prometheus::BuildHistogram()
-              .Name("baton_expert_step_load_ratio")
-              .Help("Of a step: the rows of the fullest rank of this process, "
-                    "over those of the mean rank, summed over layers.")
-              .Labels({{"role", make.role}})
-              .Register(*make.registry)
-              .Add({}, RatioBuckets())),
+    : step_ratio_(make.OneHistogram(
+          "baton_expert_step_load_ratio",
+          "Of a step: the rows of the fullest rank of this process, over those "
+          "of the mean rank, summed over layers.",
+          RatioBuckets())),
       layer_ratios_(make.Gauges(
           "baton_expert_load_ratio",
           "The fullest rank's rows over the mean rank's in the window of the "
@@ -86,26 +69,28 @@ BalanceMetrics::BalanceMetrics(const Maker& make)
       moving_plans_(make.Plans("moving")),
       abandoned_plans_(make.Plans("abandoned")),
       skipped_plans_(make.Plans("skipped")),
-      plan_seconds_(make.Of("baton_expert_plan_seconds_total",
-                            "Time of planning, in the background.")),
+      plan_seconds_(make.OneCounter("baton_expert_plan_seconds_total",
+                                    "Time of planning, in the background.")),
       moved_layers_(make.Moves("moved")),
       abandoned_layers_(make.Moves("abandoned")),
-      loaded_experts_(make.Of("baton_expert_loads_total",
-                              "Experts that this process loaded for a move.")),
-      loaded_bytes_(make.Of("baton_expert_loaded_bytes_total",
-                            "Weights of these experts.")),
-      failed_batches_(make.Of("baton_expert_load_failures_total",
-                              "Batches of which this process could not load "
-                              "an expert; each ended its plan.")),
-      dropped_messages_(make.Of("baton_expert_dropped_messages_total",
-                                "Messages of other processes about experts "
-                                "that did nothing.")),
-      version_(make.Gauges("baton_expert_placement_version",
-                           "Of the placement that steps have; 0: the first.")
-                   .Add({})),
-      age_(make.Gauges("baton_expert_placement_age_seconds",
-                       "Since steps have that placement.")
-               .Add({})) {}
+      loaded_experts_(
+          make.OneCounter("baton_expert_loads_total",
+                          "Experts that this process loaded for a move.")),
+      loaded_bytes_(make.OneCounter("baton_expert_loaded_bytes_total",
+                                    "Weights of these experts.")),
+      failed_batches_(
+          make.OneCounter("baton_expert_load_failures_total",
+                          "Batches of which this process could not load "
+                          "an expert; each ended its plan.")),
+      dropped_messages_(
+          make.OneCounter("baton_expert_dropped_messages_total",
+                          "Messages of other processes about experts "
+                          "that did nothing.")),
+      version_(
+          make.OneGauge("baton_expert_placement_version",
+                        "Of the placement that steps have; 0: the first.")),
+      age_(make.OneGauge("baton_expert_placement_age_seconds",
+                         "Since steps have that placement.")) {}
 
 void BalanceMetrics::OnPlan(const ExpertPlan& plan, absl::Duration time) {
   plan_seconds_.Increment(absl::ToDoubleSeconds(time));

@@ -1,13 +1,10 @@
 #include "server/group_metrics.h"
 
 #include "absl/time/time.h"
+#include "server/edge/series_maker.h"
 
 namespace baton {
 namespace {
-
-using prometheus::BuildCounter;
-using prometheus::BuildGauge;
-using prometheus::BuildHistogram;
 
 // Seconds: from what shared memory takes to a watchdog's patience.
 prometheus::Histogram::BucketBoundaries WaitBuckets() {
@@ -17,41 +14,19 @@ prometheus::Histogram::BucketBoundaries WaitBuckets() {
 
 }  // namespace
 
-struct GroupMetrics::Maker {
-  prometheus::Registry* registry;
-  std::string role;
+struct GroupMetrics::Maker : SeriesMaker {
+  using SeriesMaker::SeriesMaker;
 
-  Counter& Count(const char* name, const char* help,
-                 const prometheus::Labels& labels = {}) const {
-    return BuildCounter()
-        .Name(name)
-        .Help(help)
-        .Labels({{"role", role}})
-        .Register(*registry)
-        .Add(labels);
-  }
-  Gauge& Level(const char* name, const char* help) const {
-    return BuildGauge()
-        .Name(name)
-        .Help(help)
-        .Labels({{"role", role}})
-        .Register(*registry)
-        .Add({});
-  }
   Histogram& Wait(const char* name, const char* help) const {
-    return BuildHistogram()
-        .Name(name)
-        .Help(help)
-        .Labels({{"role", role}})
-        .Register(*registry)
-        .Add({}, WaitBuckets());
+    return OneHistogram(name, help, WaitBuckets());
   }
   Counter& Steps(const char* type, const char* cause) const {
-    return Count("baton_group_steps_total",
-                 "Steps of the group by type; a prefill's cause: all ranks "
-                 "wanted it, any did at its turn, or nobody had a row to "
-                 "decode (unopposed).",
-                 {{"type", type}, {"cause", cause}});
+    return OneCounter(
+        "baton_group_steps_total",
+        "Steps of the group by type; a prefill's cause: all ranks "
+        "wanted it, any did at its turn, or nobody had a row to "
+        "decode (unopposed).",
+        {{"type", type}, {"cause", cause}});
   }
 };
 
@@ -65,34 +40,35 @@ GroupMetrics::GroupMetrics(const Maker& make, const Ranks& ranks)
       all_prefills_(make.Steps("prefill", "all")),
       any_prefills_(make.Steps("prefill", "any")),
       unopposed_prefills_(make.Steps("prefill", "unopposed")),
-      prefill_fallbacks_(
-          make.Count("baton_group_prefill_fallbacks_total",
-                     "Prefills voted for that no rank could do after all.")),
+      prefill_fallbacks_(make.OneCounter(
+          "baton_group_prefill_fallbacks_total",
+          "Prefills voted for that no rank could do after all.")),
       empty_rank_steps_(
-          make.Count("baton_group_empty_rank_steps_total",
-                     "Steps of a rank here without a row of its own.")),
+          make.OneCounter("baton_group_empty_rank_steps_total",
+                          "Steps of a rank here without a row of its own.")),
       dropped_messages_(
-          make.Count("baton_group_dropped_messages_total",
-                     "Messages of other processes that did nothing: late, "
-                     "foreign or malformed.")),
+          make.OneCounter("baton_group_dropped_messages_total",
+                          "Messages of other processes that did nothing: late, "
+                          "foreign or malformed.")),
       vote_wait_(make.Wait("baton_group_vote_wait_seconds",
                            "Of a step: from our ballot to the last one's "
                            "arrival, and so for a prefill's confirmations.")),
       exposed_wait_(make.Wait("baton_group_exposed_vote_wait_seconds",
                               "The part of it in which no device here had "
                               "anything to do.")),
-      epoch_(make.Level("baton_group_epoch",
-                        "Number of the newest epoch; 0: there was none.")),
-      is_formed_(make.Level("baton_group_formed",
-                            "1: in an epoch, whose steps are taken; else 0.")),
-      epochs_ended_(make.Count("baton_group_epochs_ended_total",
-                               "Epochs that ended, for whatever reason.")),
-      watchdog_firings_(
-          make.Count("baton_group_watchdog_firings_total",
-                     "Epochs that this process ended, since others kept it "
-                     "waiting for too long.")) {
-  make.Level("baton_group_ranks", "Ranks of the group.").Set(ranks.group);
-  make.Level("baton_group_local_ranks", "Those of them in this process.")
+      epoch_(make.OneGauge("baton_group_epoch",
+                           "Number of the newest epoch; 0: there was none.")),
+      is_formed_(
+          make.OneGauge("baton_group_formed",
+                        "1: in an epoch, whose steps are taken; else 0.")),
+      epochs_ended_(make.OneCounter("baton_group_epochs_ended_total",
+                                    "Epochs that ended, for whatever reason.")),
+      watchdog_firings_(make.OneCounter(
+          "baton_group_watchdog_firings_total",
+          "Epochs that this process ended, since others kept it "
+          "waiting for too long.")) {
+  make.OneGauge("baton_group_ranks", "Ranks of the group.").Set(ranks.group);
+  make.OneGauge("baton_group_local_ranks", "Those of them in this process.")
       .Set(ranks.local);
 }
 

@@ -1,46 +1,42 @@
 #include "server/step_metrics.h"
 
+#include "server/edge/series_maker.h"
+
 namespace baton {
 
-struct StepMetrics::Maker {
-  prometheus::Registry* registry;
-  std::string role;
+struct StepMetrics::Maker : SeriesMaker {
+  using SeriesMaker::SeriesMaker;
 
-  Counter& Of(const char* name, const char* help,
-              const prometheus::Labels& labels = {}) const {
-    return prometheus::BuildCounter()
-        .Name(name)
-        .Help(help)
-        .Labels({{"role", role}})
-        .Register(*registry)
-        .Add(labels);
-  }
   Counter& Steps(const char* type) const {
-    return Of("baton_steps_total", "Steps of the engine by type.",
-              {{"type", type}});
+    return OneCounter("baton_steps_total", "Steps of the engine by type.",
+                      {{"type", type}});
   }
   Counter& DeviceSeconds(const char* state) const {
-    return Of("baton_device_seconds_total",
-              "Time of the device by what it did; idle: between two steps, "
-              "while there was work.",
-              {{"state", state}});
+    return OneCounter(
+        "baton_device_seconds_total",
+        "Time of the device by what it did; idle: between two steps, "
+        "while there was work.",
+        {{"state", state}});
   }
   Counter& EngineSeconds(const char* part) const {
-    return Of("baton_engine_seconds_total",
-              "Time of the engine's thread in steps, by part of its loop.",
-              {{"part", part}});
+    return OneCounter(
+        "baton_engine_seconds_total",
+        "Time of the engine's thread in steps, by part of its loop.",
+        {{"part", part}});
   }
   Counter& Rows(const char* use) const {
-    return Of("baton_step_rows_total",
-              "Rows computed; wasted: of refused drafts, and of sequences that "
-              "had ended.",
-              {{"use", use}});
+    return OneCounter(
+        "baton_step_rows_total",
+        "Rows computed; wasted: of refused drafts, and of sequences that "
+        "had ended.",
+        {{"use", use}});
   }
   std::array<Counter*, kMaxDraftTokens> ByPosition(const char* name,
                                                    const char* help) const {
     std::array<Counter*, kMaxDraftTokens> counters;
     for (uint32_t i = 0; i < kMaxDraftTokens; ++i) {
-      counters[i] = &Of(name, help, {{"position", std::to_string(i + 1)}});
+      counters[i] =
+          &OneCounter(name, help, {{"position", std::to_string(i + 1)}});
     }
     return counters;
   }
@@ -53,8 +49,8 @@ StepMetrics::StepMetrics(prometheus::Registry* registry,
 StepMetrics::StepMetrics(const Maker& make)
     : prefill_steps_(make.Steps("prefill")),
       decode_steps_(make.Steps("decode")),
-      preemptions_(make.Of("baton_preemptions_total",
-                           "Sequences taken out, to be recomputed.")),
+      preemptions_(make.OneCounter("baton_preemptions_total",
+                                   "Sequences taken out, to be recomputed.")),
       prefill_seconds_(make.DeviceSeconds("prefill")),
       decode_seconds_(make.DeviceSeconds("decode")),
       idle_seconds_(make.DeviceSeconds("idle")),
@@ -62,12 +58,14 @@ StepMetrics::StepMetrics(const Maker& make)
       commit_seconds_(make.EngineSeconds("commit")),
       useful_rows_(make.Rows("useful")),
       wasted_rows_(make.Rows("wasted")),
-      draws_(make.Of("baton_draws_total",
-                     "Turns of a sequence that drew; drawn tokens over draws "
-                     "is the mean accepted length.")),
-      tokens_(make.Of("baton_drawn_tokens_total", "Tokens drawn and kept.")),
+      draws_(make.OneCounter(
+          "baton_draws_total",
+          "Turns of a sequence that drew; drawn tokens over draws "
+          "is the mean accepted length.")),
+      tokens_(make.OneCounter("baton_drawn_tokens_total",
+                              "Tokens drawn and kept.")),
       drafts_proposed_(
-          make.Of("baton_drafts_proposed_total", "Tokens drafted.")),
+          make.OneCounter("baton_drafts_proposed_total", "Tokens drafted.")),
       drafts_verified_(
           make.ByPosition("baton_drafts_verified_total",
                           "Drafts that had a row, by place in the chain.")),

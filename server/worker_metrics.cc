@@ -1,66 +1,36 @@
 #include "server/worker_metrics.h"
 
 #include "server/edge/metrics.h"
+#include "server/edge/series_maker.h"
 
 namespace baton {
 namespace {
 
-using prometheus::BuildCounter;
-using prometheus::BuildGauge;
-using prometheus::BuildHistogram;
 using prometheus::Counter;
 using prometheus::Gauge;
 using prometheus::Histogram;
-using prometheus::Labels;
 using prometheus::Registry;
 
 }  // namespace
 
-// Makes series that all carry the role.
-struct WorkerMetrics::Maker {
-  Registry* registry;
-  std::string role;
+struct WorkerMetrics::Maker : SeriesMaker {
+  using SeriesMaker::SeriesMaker;
 
-  prometheus::Family<Counter>& Counters(const char* name,
-                                        const char* help) const {
-    return BuildCounter()
-        .Name(name)
-        .Help(help)
-        .Labels({{"role", role}})
-        .Register(*registry);
-  }
-  prometheus::Family<Gauge>& Gauges(const char* name, const char* help) const {
-    return BuildGauge()
-        .Name(name)
-        .Help(help)
-        .Labels({{"role", role}})
-        .Register(*registry);
-  }
-  Counter& One(const char* name, const char* help) const {
-    return Counters(name, help).Add({});
-  }
-  Histogram& Seconds(const char* name, const char* help) const {
-    return BuildHistogram()
-        .Name(name)
-        .Help(help)
-        .Labels({{"role", role}})
-        .Register(*registry)
-        .Add({}, LatencyBuckets());
-  }
   Gauge& Blocks(const char* state) const {
-    return Gauges("baton_kv_blocks", "Blocks of the KV pool by state.")
-        .Add({{"state", state}});
+    return OneGauge("baton_kv_blocks", "Blocks of the KV pool by state.",
+                    {{"state", state}});
   }
   Gauge& Transfers(const char* direction) const {
-    return Gauges("baton_kv_transfers",
-                  "Requests whose KV moves, by direction.")
-        .Add({{"direction", direction}});
+    return OneGauge("baton_kv_transfers",
+                    "Requests whose KV moves, by direction.",
+                    {{"direction", direction}});
   }
   Counter& DroppedMessages(const char* reason) const {
-    return Counters("baton_kv_transfer_dropped_messages_total",
-                    "Messages of KV transfers that did nothing: malformed, or "
-                    "ignored as late, duplicate or not for this worker.")
-        .Add({{"reason", reason}});
+    return OneCounter(
+        "baton_kv_transfer_dropped_messages_total",
+        "Messages of KV transfers that did nothing: malformed, or "
+        "ignored as late, duplicate or not for this worker.",
+        {{"reason", reason}});
   }
 };
 
@@ -97,42 +67,40 @@ WorkerMetrics::WorkerMetrics(const Maker& make)
       aborted_requests_(make.Counters(
           "baton_aborted_requests_total",
           "Requests cancelled or late, by what they were doing.")),
-      queue_time_(make.Seconds("baton_queue_time_seconds",
-                               "From submission to a place in the batch.")),
+      queue_time_(
+          make.OneHistogram("baton_queue_time_seconds",
+                            "From submission to a place in the batch.")),
       time_to_first_token_(
-          make.Seconds("baton_time_to_first_token_seconds",
-                       "From the call's arrival to its first token.")),
-      inter_token_latency_(
-          make.Seconds("baton_inter_token_latency_seconds",
-                       "Between a stream's tokens, where they are written.")),
-      prompt_tokens_(
-          make.One("baton_prompt_tokens_total", "Tokens of ended prompts.")),
+          make.OneHistogram("baton_time_to_first_token_seconds",
+                            "From the call's arrival to its first token.")),
+      inter_token_latency_(make.OneHistogram(
+          "baton_inter_token_latency_seconds",
+          "Between a stream's tokens, where they are written.")),
+      prompt_tokens_(make.OneCounter("baton_prompt_tokens_total",
+                                     "Tokens of ended prompts.")),
       generated_tokens_(
-          make.One("baton_generated_tokens_total", "Tokens streamed.")),
-      cached_tokens_(make.One("baton_cached_tokens_total",
-                              "Prompt tokens found in the prefix cache.")),
-      kv_transfer_bytes_(
-          make.One("baton_kv_transfer_bytes_total", "Bytes of KV imported.")),
-      kv_transfer_time_(make.Seconds("baton_kv_transfer_seconds",
-                                     "From a KV import's start to its end.")),
+          make.OneCounter("baton_generated_tokens_total", "Tokens streamed.")),
+      cached_tokens_(
+          make.OneCounter("baton_cached_tokens_total",
+                          "Prompt tokens found in the prefix cache.")),
+      kv_transfer_bytes_(make.OneCounter("baton_kv_transfer_bytes_total",
+                                         "Bytes of KV imported.")),
+      kv_transfer_time_(make.OneHistogram(
+          "baton_kv_transfer_seconds", "From a KV import's start to its end.")),
       running_requests_(
-          make.Gauges("baton_running_requests", "Requests in the batch.")
-              .Add({})),
+          make.OneGauge("baton_running_requests", "Requests in the batch.")),
       waiting_requests_(
-          make.Gauges("baton_waiting_requests", "Requests in the queue.")
-              .Add({})),
-      kv_utilization_(make.Gauges("baton_kv_utilization_ratio",
-                                  "Share of the KV pool in use, 0 to 1.")
-                          .Add({})),
+          make.OneGauge("baton_waiting_requests", "Requests in the queue.")),
+      kv_utilization_(make.OneGauge("baton_kv_utilization_ratio",
+                                    "Share of the KV pool in use, 0 to 1.")),
       free_blocks_(make.Blocks("free")),
       owned_blocks_(make.Blocks("owned")),
       exported_blocks_(make.Blocks("exported")),
       importing_blocks_(make.Blocks("importing")),
       deferred_blocks_(make.Blocks("deferred")),
-      inflight_tokens_(
-          make.Gauges("baton_inflight_tokens",
-                      "Tokens that launched steps draw at most, not committed.")
-              .Add({})),
+      inflight_tokens_(make.OneGauge(
+          "baton_inflight_tokens",
+          "Tokens that launched steps draw at most, not committed.")),
       importing_requests_(make.Transfers("import")),
       exporting_requests_(make.Transfers("export")),
       malformed_messages_(make.DroppedMessages("malformed")),

@@ -17,6 +17,8 @@
 
 namespace baton {
 
+class SeriesMaker;
+
 // Thread-safe. The registry is borrowed and outlives this.
 class RouterMetrics final {
  public:
@@ -31,6 +33,8 @@ class RouterMetrics final {
   void SetWorkers(const std::array<int, kNumWorkerStates>& counts);
 
  private:
+  explicit RouterMetrics(const SeriesMaker& make);
+
   prometheus::Family<prometheus::Counter>& requests_;
   prometheus::Family<prometheus::Counter>& retries_;
   prometheus::Family<prometheus::Counter>& resumes_;

@@ -190,16 +190,10 @@ std::vector<LayerExpert> ExpertMover::LocalDifference(
 // Ascending, each once.
 void ExpertMover::AddLocal(const ExpertPlacement& placement, uint32_t layer,
                            std::vector<LayerExpert>* experts) const {
-  const size_t per_rank = options_.layout.slots_per_rank;
-  const auto first = static_cast<ptrdiff_t>(experts->size());
-  for (const uint32_t e :
-       placement.experts(layer).subspan(options_.first_rank * per_rank,
-                                        options_.num_local_ranks * per_rank)) {
-    experts->push_back({layer, e});
+  for (const uint32_t expert : ExpertsOfRanks(
+           placement, layer, options_.first_rank, options_.num_local_ranks)) {
+    experts->push_back({layer, expert});
   }
-  std::sort(experts->begin() + first, experts->end());
-  experts->erase(std::unique(experts->begin() + first, experts->end()),
-                 experts->end());
 }
 
 void ExpertMover::Drop(std::vector<LayerExpert> experts) {

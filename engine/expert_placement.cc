@@ -1,7 +1,6 @@
 #include "engine/expert_placement.h"
 
 #include <algorithm>
-#include <set>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
@@ -180,15 +179,23 @@ std::vector<SlotMove> DiffLayer(const ExpertPlacement& from, uint32_t layer,
   return moves;
 }
 
+std::vector<uint32_t> ExpertsOfRanks(const ExpertPlacement& placement,
+                                     uint32_t layer, uint32_t first_rank,
+                                     uint32_t num_ranks) {
+  const size_t per_rank = placement.layout().slots_per_rank;
+  const std::span<const uint32_t> slots = placement.experts(layer).subspan(
+      first_rank * per_rank, num_ranks * per_rank);
+  std::vector<uint32_t> experts(slots.begin(), slots.end());
+  std::sort(experts.begin(), experts.end());
+  experts.erase(std::unique(experts.begin(), experts.end()), experts.end());
+  return experts;
+}
+
 std::vector<std::vector<uint32_t>> ExpertsOfRanks(
     const ExpertPlacement& placement, uint32_t first_rank, uint32_t num_ranks) {
-  const ExpertLayout& layout = placement.layout();
-  std::vector<std::vector<uint32_t>> all(layout.num_layers);
-  for (uint32_t layer = 0; layer < layout.num_layers; ++layer) {
-    const std::span<const uint32_t> local = placement.experts(layer).subspan(
-        first_rank * layout.slots_per_rank, num_ranks * layout.slots_per_rank);
-    const std::set<uint32_t> experts(local.begin(), local.end());
-    all[layer].assign(experts.begin(), experts.end());
+  std::vector<std::vector<uint32_t>> all;
+  for (uint32_t layer = 0; layer < placement.layout().num_layers; ++layer) {
+    all.push_back(ExpertsOfRanks(placement, layer, first_rank, num_ranks));
   }
   return all;
 }

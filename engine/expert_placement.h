@@ -89,8 +89,12 @@ class ExpertPlacement final {
 absl::Status CheckExperts(const ExpertLayout& layout,
                           std::span<const uint32_t> experts);
 
-// Of each layer the experts in the slots of the ranks
+// A layer's experts in the slots of the ranks
 // [first_rank, first_rank + num_ranks); ascending, each once.
+std::vector<uint32_t> ExpertsOfRanks(const ExpertPlacement& placement,
+                                     uint32_t layer, uint32_t first_rank,
+                                     uint32_t num_ranks);
+// Of each layer.
 std::vector<std::vector<uint32_t>> ExpertsOfRanks(
     const ExpertPlacement& placement, uint32_t first_rank, uint32_t num_ranks);
 

@@ -103,7 +103,7 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
   RETURN_IF_ERROR(process->JoinGroup(options));
   process->StartRanks(options, observer.on_step);
   process->StartLoop(options, std::move(observer));
-  RETURN_IF_ERROR(process->WarmUpInGroup());
+  RETURN_IF_ERROR(process->WarmUpFirstRank());
   const absl::Time warm = process->clock_.Now();
   LOG(INFO) << "warm fingerprint " << process->model().fingerprint << " isa "
             << VectorIsaName(process->cpu_.isa) << " threads "
@@ -334,7 +334,7 @@ GroupMembershipOptions WorkerProcess::MembershipOptions(
 }
 
 // A group may end while one of its processes warms up.
-absl::Status WorkerProcess::WarmUpInGroup() {
+absl::Status WorkerProcess::WarmUpFirstRank() {
   LLMEngine* const engine = &ranks_.front()->engine();
   for (;;) {
     if (group_loop_ != nullptr) RETURN_IF_ERROR(group_loop_->AwaitEpoch());

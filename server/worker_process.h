@@ -98,7 +98,7 @@ class WorkerProcess {
   ExpertBalancerOptions BalancerOptions(const WorkerOptions& options);
   bool in_group() const { return layout_.has_value(); }
   ExpertGroupShape group_shape() const;  // REQUIRES: in a group.
-  absl::Status WarmUpInGroup();
+  absl::Status WarmUpFirstRank();
 
   // In the order of their making; each borrows from those above.
   MonotonicClock clock_;

@@ -51,7 +51,10 @@ void GroupMembership::OnFormed(const GroupEpoch& group) {
     const absl::MutexLock lock(&mutex_);
     status = transport_->Connect(group);
     connected_ = status.ok();
-    woken_ = true;  // Who waits here shall wait on the channel.
+    // Whoever waits outside shall wait on the channel, and look first at what
+    // it was woken for there.
+    outside_.Wake();
+    channel()->Wake();
   }
   if (status.ok()) return;
   const GroupMember& self = options_.formation.self.member;
@@ -80,30 +83,23 @@ void GroupMembership::Leave() {
   if (links_ != nullptr) links_->Stop();
 }
 
-bool GroupMembership::HasChannel() const {
-  return connected_ && transport_->channel().status().ok();
+GroupChannel* GroupMembership::channel() {
+  const bool has_one = connected_ && transport_->channel().status().ok();
+  return has_one ? &transport_->channel() : &outside_;
 }
 
 void GroupMembership::Wait(absl::Duration timeout) {
+  GroupChannel* waits_on;
   {
     const absl::MutexLock lock(&mutex_);
-    const bool has_channel = HasChannel();
-    if (!has_channel) {
-      mutex_.AwaitWithTimeout(absl::Condition(this, &GroupMembership::IsWoken),
-                              timeout);
-    }
-    if (std::exchange(woken_, false) || !has_channel) return;
+    waits_on = channel();
   }
-  transport_->channel().Wait(timeout);
+  waits_on->Wait(timeout);
 }
 
 void GroupMembership::Wake() {
   const absl::MutexLock lock(&mutex_);
-  if (HasChannel()) {
-    transport_->channel().Wake();
-  } else {
-    woken_ = true;
-  }
+  channel()->Wake();
 }
 
 }  // namespace baton

@@ -17,8 +17,10 @@
 #include "absl/time/time.h"
 #include "base/mpsc_queue.h"
 #include "comm/group_action.h"
+#include "comm/group_channel.h"
 #include "comm/group_links.h"
 #include "comm/group_transport.h"
+#include "comm/local_group_channel.h"
 
 namespace baton {
 
@@ -75,9 +77,9 @@ class GroupMembership final {
   // On the links' thread.
   void OnFormed(const GroupEpoch& group);
   void OnEvent(MembershipEvent event);
-  // To wait on: one that has ended holds nobody up.
-  bool HasChannel() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool IsWoken() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return woken_; }
+  // To wait on: the epoch's, or outside of one nobody's. One that has ended
+  // would hold nobody up.
+  GroupChannel* channel() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const GroupMembershipOptions options_;
   MpscQueue<MembershipEvent> events_;
@@ -87,7 +89,7 @@ class GroupMembership final {
   std::unique_ptr<GroupTransport> transport_;
   // It has a channel.
   bool connected_ ABSL_GUARDED_BY(mutex_) = false;
-  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+  LocalGroupChannel outside_;
 
   std::unique_ptr<GroupLinks> links_;  // Last: its thread uses the rest.
 };

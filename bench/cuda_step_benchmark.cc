@@ -20,6 +20,7 @@
 #include "base/field_error.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "bench/statistics.h"
 #include "engine/cuda_step_executor.h"
 #include "engine/llm_engine.h"
 #include "kernels/cuda/cuda_library.h"
@@ -109,13 +110,6 @@ absl::StatusOr<std::vector<Case>> Cases(const Options& options) {
   return cases;
 }
 
-double Percentile(std::vector<double>& values, double share) {
-  CHECK(!values.empty());
-  const auto place = static_cast<size_t>(share * (values.size() - 1));
-  std::nth_element(values.begin(), values.begin() + place, values.end());
-  return values[place];
-}
-
 // What the engine's observer saw of the measured steps.
 struct Measured {
   uint32_t steps_seen = 0;
@@ -148,11 +142,10 @@ void PrintRow(const Case& c, Measured& m) {
   std::printf(
       "| %g | %u | %u | %.2f | %.2f | %.2f %% | %.1f | %.0f | %.1f | %.1f | "
       "%.1f |\n",
-      c.step_us / 1000.0, c.sequences, c.depth, Percentile(m.gap_us, 0.5),
-      Percentile(m.gap_us, 0.99), 100 * gaps / time,
-      Percentile(m.device_us, 0.5), m.tokens / time * 1e6,
-      m.requests / m.gap_us.size(), Percentile(m.engine_us, 0.5),
-      Percentile(m.engine_us, 0.99));
+      c.step_us / 1000.0, c.sequences, c.depth, Quantile(m.gap_us, 0.5),
+      Quantile(m.gap_us, 0.99), 100 * gaps / time, Quantile(m.device_us, 0.5),
+      m.tokens / time * 1e6, m.requests / m.gap_us.size(),
+      Quantile(m.engine_us, 0.5), Quantile(m.engine_us, 0.99));
   std::fflush(stdout);
 }
 

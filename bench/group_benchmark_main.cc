@@ -19,6 +19,7 @@
 #include "base/logging.h"
 #include "bench/group_run.h"
 #include "bench/host_members.h"
+#include "bench/statistics.h"
 #include "comm/group_barrier.h"
 #include "server/edge/config.h"
 

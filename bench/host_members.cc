@@ -4,8 +4,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <numeric>
 #include <thread>
 
 #include "base/logging.h"
@@ -51,19 +49,6 @@ void UnmapShared(void* memory, size_t bytes) { munmap(memory, bytes); }
 void RunMembers(MemberKind kind, int num,
                 const std::function<void(int)>& body) {
   kind == MemberKind::kThread ? RunThreads(num, body) : RunProcesses(num, body);
-}
-
-double Quantile(std::vector<double> values, double part) {
-  CHECK(!values.empty());
-  std::sort(values.begin(), values.end());
-  const auto last = static_cast<double>(values.size() - 1);
-  return values[static_cast<size_t>(part * last)];
-}
-
-double Mean(const std::vector<double>& values) {
-  CHECK(!values.empty());
-  return std::accumulate(values.begin(), values.end(), 0.0) /
-         static_cast<double>(values.size());
 }
 
 }  // namespace baton

@@ -36,10 +36,6 @@ class SharedArray {
 // REQUIRES, of processes: this one has no other thread.
 void RunMembers(MemberKind kind, int num, const std::function<void(int)>& body);
 
-// The value below which this part of them is. REQUIRES: not empty.
-double Quantile(std::vector<double> values, double part);
-double Mean(const std::vector<double>& values);  // Likewise.
-
 }  // namespace baton
 
 #endif  // BATON_BENCH_HOST_MEMBERS_H_

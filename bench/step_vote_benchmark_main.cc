@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/logging.h"
 #include "bench/host_members.h"
+#include "bench/statistics.h"
 #include "comm/group_barrier.h"
 #include "comm/shared_group_channel.h"
 #include "comm/step_vote.h"

@@ -25,7 +25,7 @@ uint32_t NumResumed(const v1::WorkerRequest& request) {
 // As GoodDecode, but from the tokens that the request has, `width` a message;
 // of the samples of an unresumed one only `cut` tokens, and then the end.
 FakeWorker::DecodeScript CutDecode(uint32_t width, uint32_t cut,
-                                   grpc::Status end) {
+                                   const grpc::Status& end) {
   return [=](const v1::DecodeRequest& decode, FakeDecodeStream* stream) {
     const v1::WorkerRequest& request = decode.request();
     const uint32_t first = request.sample_index();

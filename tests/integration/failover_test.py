@@ -14,7 +14,8 @@ from group_processes import Server, kill_all
 import grpc
 
 NUM_STREAMS = int(os.environ.get("NUM_STREAMS", "16"))
-MAX_TOKENS = 400
+MAX_TOKENS = 800
+TIMEOUT = DEADLINE * max(1, NUM_STREAMS // 16)  # Of a stream.
 FLAGS = ("--kv_cache_bytes=64MiB", "--max_running_requests=%d" % (3 * NUM_STREAMS))
 
 
@@ -83,7 +84,7 @@ class Stream(threading.Thread):
                          for _ in range(self._num_samples)]
         self._prompt = []
         self._channel = grpc.insecure_channel(router)
-        self._call = pb_grpc.InferenceServiceStub(self._channel).Generate(request, timeout=DEADLINE)
+        self._call = pb_grpc.InferenceServiceStub(self._channel).Generate(request, timeout=TIMEOUT)
         self.start()
 
     def run(self):
@@ -128,7 +129,7 @@ class Stream(threading.Thread):
         return [sample["text"] for sample in self._samples]
 
     def answer(self):
-        self.join(DEADLINE)
+        self.join(TIMEOUT)
         assert not self.is_alive(), "a stream hangs"
         if self.error is not None:
             raise self.error
@@ -149,13 +150,13 @@ class Pools:
                                for role, pool in (("prefill", self.prefill), ("decode", self.decode))))
         for server in [*self.workers, self.router]:
             server.start()
-        self.await_ready()
-
-    def await_ready(self):
-        await_condition(lambda: all(worker.is_ready() for worker in self.workers), "the workers")
+        for worker in self.workers:
+            self.await_ready(worker, 1)
         await_condition(self.router.is_ready, "the router")
-        await_condition(lambda: self.router.metric("baton_router_workers", 'state="ready"') == len(self.workers),
-                        "the router's picture of them")
+
+    def await_ready(self, worker, times):
+        """The router has seen it come `times` times."""
+        await_condition(lambda: self.router.log().count("worker %s ready" % worker.grpc) >= times, worker.grpc)
 
     def is_idle(self):
         return all(worker.metric(name) == 0 for worker in self.workers for name in
@@ -165,8 +166,9 @@ class Pools:
         return [Stream(self.router.grpc, request) for request in requests]
 
     def restart(self, worker):
+        times = self.router.log().count("worker %s ready" % worker.grpc)
         worker.start()
-        self.await_ready()
+        self.await_ready(worker, times + 1)
 
     def end(self):
         kill_all([self.router, *self.workers])
@@ -190,6 +192,7 @@ def kill(worker):
 
 def drain(worker):
     worker.kill(signal.SIGTERM)
+    worker.kill(signal.SIGCONT)
     assert worker.end() == 0
 
 
@@ -215,24 +218,32 @@ class FailoverTest(unittest.TestCase):
         for samples, _ in expected:
             self.assertGreater(min(len(sample["ids"]) for sample in samples), MAX_TOKENS // 3)
         streams = self.pools.streams(requests)
-        for victim, fewest in zip(self.pools.decode, (1, NUM_STREAMS)):
-            seen = [stream.fewest_tokens() for stream in streams]
-            await_condition(lambda: all(stream.fewest_tokens() > had + 8 for stream, had in zip(streams, seen)),
-                            "tokens of every stream")
-            self.assertTrue(all(stream.is_alive() for stream in streams))
-            before = self.resumes("decode_lost")
-            lose(victim)
-            await_condition(lambda: self.resumes("decode_lost") >= before + fewest, "resumes")
-            self.pools.restart(victim)
+        first, second = self.pools.decode
+        self.await_tokens(streams)
+        lose(first)
+        await_condition(lambda: self.resumes() > 0, "resumes")
+        self.await_tokens(streams)
+        second.kill(signal.SIGSTOP)  # No stream ends while the first one comes back.
+        self.assertTrue(all(stream.is_alive() for stream in streams))
+        before = self.resumes()
+        self.pools.restart(first)
+        lose(second)
+        await_condition(lambda: self.resumes() >= before + NUM_STREAMS, "resumes")
+        self.pools.restart(second)
         self.expect_same(streams, expected)
         print("flags %s: %d resumes, %d tokens computed again" %
               (flags, self.resumes(), self.pools.router.metric("baton_router_recomputed_tokens_total")))
 
+    def await_tokens(self, streams):
+        seen = [stream.fewest_tokens() for stream in streams]
+        await_condition(lambda: all(stream.fewest_tokens() > had + 8 for stream, had in zip(streams, seen)),
+                        "tokens of every stream")
+
     def retries(self):
         return self.pools.router.metric("baton_router_retries_total")
 
-    def resumes(self, reason=""):
-        return self.pools.router.metric("baton_router_resumes_total", reason)
+    def resumes(self):
+        return self.pools.router.metric("baton_router_resumes_total")
 
     def test_decode_servers_are_killed(self):
         self.lose_decode_servers(kill, "--num_draft_tokens=0")

@@ -277,7 +277,7 @@ void TokenStreamReactor<Response>::Tell(Response response) {
 template <typename Response>
 void TokenStreamReactor<Response>::OnSampleEnd(
     bool is_first, const GenerationOutcome& outcome) {
-  const SampleEnd end = EndOf(outcome.status);
+  const SampleEnd end = EndOf(outcome);
   const bool decides = end_ != SampleEnd::kFailed && end >= end_;
   GenerationOutcome total = is_first ? outcome : total_;
   total.output_tokens = total_.output_tokens + outcome.output_tokens;
@@ -290,30 +290,34 @@ void TokenStreamReactor<Response>::OnSampleEnd(
   FlushMetrics();
   environment_.metrics->OnRequestEnd(total_);
   LogEnd();
-  this->End(ToPeer(total_.status));
+  this->End(ToPeer(total_.status, total_.ended_in));
 }
 
 template <typename Response>
 SampleEnd TokenStreamReactor<Response>::EndOf(
-    const absl::Status& status) const {
-  if (status.ok()) return SampleEnd::kFinished;
-  return absl::IsCancelled(ToPeer(status)) ? SampleEnd::kAborted
-                                           : SampleEnd::kFailed;
+    const GenerationOutcome& outcome) const {
+  if (outcome.status.ok()) return SampleEnd::kFinished;
+  return absl::IsCancelled(ToPeer(outcome.status, outcome.ended_in))
+             ? SampleEnd::kAborted
+             : SampleEnd::kFailed;
 }
 
 template <typename Response>
 absl::Status TokenStreamReactor<Response>::ToPeer(
-    const absl::Status& status) const {
+    const absl::Status& status, RequestActivity ended_in) const {
   if (absl::IsCancelled(status) && environment_.gate->is_cut()) {
     return DrainingError();
   }
+  if (!absl::IsUnavailable(status)) return status;
+  constexpr bool kExports = std::is_same_v<Response, v1::PrefillResponse>;
+  const bool transfers =
+      kExports ? ended_in != RequestActivity::kQueued
+               : has_handle_ && ended_in == RequestActivity::kTransfer;
   // A transfer failed. UNAVAILABLE would blame this worker; the other end may
   // be the one at fault.
-  constexpr bool kExports = std::is_same_v<Response, v1::PrefillResponse>;
-  if (absl::IsUnavailable(status) && (kExports || has_handle_)) {
-    return absl::AbortedError(status.message());
-  }
-  return status;
+  if (transfers) return absl::AbortedError(status.message());
+  return WithReason(absl::UnavailableError("the worker's group is not whole"),
+                    "GROUP_LOST");
 }
 
 template <typename Response>

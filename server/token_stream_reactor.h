@@ -104,9 +104,10 @@ class TokenStreamReactor final
   void Tell(Response response);
   // The last one ends the stream.
   void OnSampleEnd(bool is_first, const GenerationOutcome& outcome);
-  SampleEnd EndOf(const absl::Status& status) const;
+  SampleEnd EndOf(const GenerationOutcome& outcome) const;
   // Why the engine ended it, as the caller must take it.
-  absl::Status ToPeer(const absl::Status& status) const;
+  absl::Status ToPeer(const absl::Status& status,
+                      RequestActivity ended_in) const;
   void MeasureTokens(size_t num_tokens, absl::Time* last_token);
   void FlushMetrics();
   void LogEnd() const;

@@ -53,7 +53,7 @@ constexpr bool IsLegalTransition(AttemptPhase from, AttemptPhase to) {
 }
 
 // In a row, for the same sample; however far each one got.
-inline constexpr uint32_t kMaxReplacedAttempts = 16;
+inline constexpr uint32_t kMaxReplacedAttempts = 64;
 
 // What an attempt is to bring. One that resumes has one sample.
 struct AttemptGoal {
@@ -64,10 +64,13 @@ struct AttemptGoal {
   uint32_t num_resumed = 0;
   // From this token of the prompt on their log-probabilities; absent: none.
   std::optional<uint32_t> prompt_from = std::nullopt;
-  // Attempts that it replaces: the last one, and those in a row before it that
-  // brought no token; and all.
+  // Attempts that it replaces and whose workers were lost: those in a row that
+  // brought no token, the last one besides; and all.
   uint32_t num_failed = 0;
   uint32_t num_replaced = 0;
+  // How long it may wait for workers, and its first pause meanwhile.
+  absl::Time wait_end = absl::InfinitePast();
+  absl::Duration first_pause = absl::ZeroDuration();
 };
 
 // Thread-compatible; a Generation's.
@@ -75,6 +78,7 @@ struct Attempt {
   Attempt(uint32_t its_number, const AttemptGoal& its_goal)
       : number(its_number),
         goal(its_goal),
+        next_pause(its_goal.first_pause),
         tells_prompt(its_goal.prompt_from.has_value()) {}
 
   const uint32_t number;
@@ -82,7 +86,6 @@ struct Attempt {
 
   // kRouting: how it waits for workers.
   RouteRank worst_route = RouteRank::kSuspect;
-  absl::Time wait_end = absl::InfinitePast();
   absl::Duration next_pause;
 
   // Since then:

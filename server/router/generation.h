@@ -7,7 +7,9 @@
 // workers if some are ready, else after a pause, the longer the more there
 // were, and only on workers that are ready; Options::worker_wait bounds how
 // long that may take, max_retries how often in a row without a token. A worker
-// that is full counts as one that is not ready, once there is a token. If no
+// that is alive and hands the attempt back (UNAVAILABLE with a reason: it
+// drains, its group is not whole; or, once there is a token, its queue is full)
+// only costs time. If no
 // token has come the next attempt is at all samples again. Else each sample
 // that is not over goes on in an attempt of its own, from its very tokens, with
 // workers of the same fingerprint; one whose tokens meet their end already is
@@ -112,6 +114,11 @@ class Generation final {
   const v1::GenerateFinished& summary() const { return summary_; }
 
  private:
+  enum class Failure {
+    kLost,        // Its worker, perhaps by its doing: there are so many tries.
+    kHandedBack,  // By a worker that is well: there is so much time.
+  };
+
   void MoveTo(GenerationPhase to);
   // Null if its calls are not under way.
   Attempt* Running(uint32_t attempt);
@@ -135,12 +142,12 @@ class Generation final {
   GenerationActions OnAttemptFailed(Attempt* failed, WorkerId worker,
                                     const absl::Status& status, absl::Time now);
 
-  // Replaces it as if workers had not been found for it yet.
-  void WaitLonger(const Attempt& busy, absl::Time now,
-                  GenerationActions* actions);
-  // Attempts at what `failed`, which is over, has left undone.
-  std::vector<AttemptGoal> GoalsAfter(const Attempt& failed) const;
-  AttemptGoal PromptGoalAfter(const Attempt& failed) const;
+  // Attempts at what `failed`, which is over, has left undone; the second is
+  // what they have in common.
+  std::vector<AttemptGoal> GoalsAfter(const Attempt& failed, Failure failure,
+                                      absl::Time now) const;
+  AttemptGoal GoalAfter(const Attempt& failed, Failure failure,
+                        absl::Time now) const;
   void Begin(const std::vector<AttemptGoal>& goals, absl::Time now,
              GenerationActions* actions);
   std::optional<uint32_t> PromptFrom() const;

@@ -19,6 +19,13 @@ bool IsAnotherModel(const absl::Status& status) {
          ErrorReason(status) == "WRONG_FINGERPRINT";
 }
 
+// The worker is alive, and says why it can't: it drains, or its group has lost
+// a rank.
+bool IsHandedBack(const absl::Status& status) {
+  return IsAnotherModel(status) ||
+         (absl::IsUnavailable(status) && ErrorReason(status).has_value());
+}
+
 // A worker that shuts down cancels its calls; we did not ask for that.
 bool IsRetryable(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsAborted(status) ||
@@ -37,6 +44,7 @@ std::string_view RetryReason(const Route& route, WorkerId lost,
   if (absl::IsAborted(status)) return "kv_lost";
   if (absl::IsResourceExhausted(status)) return "busy";
   if (IsAnotherModel(status)) return "another_model";
+  if (IsHandedBack(status)) return "handed_back";
   if (!route.prefill.has_value()) return "unified_lost";
   return lost == route.decode ? "decode_lost" : "prefill_lost";
 }
@@ -55,9 +63,9 @@ GenerationActions Generation::OnNoRoute(uint32_t number, absl::Status why,
                                         absl::Time now) {
   Attempt& attempt = attempts_[number];
   if (attempt.phase() != AttemptPhase::kRouting) return {};
-  if (now >= attempt.wait_end) return Fail(std::move(why), now);
+  if (now >= attempt.goal.wait_end) return Fail(std::move(why), now);
   const absl::Duration pause =
-      std::min(attempt.next_pause, attempt.wait_end - now);
+      std::min(attempt.next_pause, attempt.goal.wait_end - now);
   attempt.next_pause = std::min(2 * attempt.next_pause, kLongestPause);
   return {.pause = {{.attempt = number, .duration = pause}}};
 }
@@ -78,7 +86,9 @@ void Generation::OnPrefillOver(Attempt* attempt, absl::Time now,
   }
   if (!lost_prompt) return Settle(now, actions);
   actions->retry_reason = "prompt_lost";
-  Begin({PromptGoalAfter(*attempt)}, now, actions);
+  AttemptGoal goal = GoalAfter(*attempt, Failure::kLost, now);
+  goal.prompt_from = PromptFrom();
+  Begin({goal}, now, actions);
 }
 
 GenerationActions Generation::OnAttemptFailed(Attempt* failed, WorkerId worker,
@@ -102,63 +112,68 @@ GenerationActions Generation::OnAttemptFailed(Attempt* failed, WorkerId worker,
     if (!failed->Has(sample.index()) || sample.over()) continue;
     if (sample.met_end()) sample.End(now - options_.arrival);
   }
-  if (is_busy) {
-    WaitLonger(*failed, now, &actions);
-  } else {
-    Begin(GoalsAfter(*failed), now, &actions);
-  }
+  const Failure failure =
+      is_busy || IsHandedBack(status) ? Failure::kHandedBack : Failure::kLost;
+  Begin(GoalsAfter(*failed, failure, now), now, &actions);
   return actions;
 }
 
-void Generation::WaitLonger(const Attempt& busy, absl::Time now,
-                            GenerationActions* actions) {
-  std::vector<AttemptGoal> goals = GoalsAfter(busy);
-  for (AttemptGoal& goal : goals) {
-    goal.num_failed = busy.goal.num_failed;
-    goal.num_replaced = busy.goal.num_replaced;
-  }
-  Begin(goals, now, actions);
-  if (busy.wait_end == absl::InfinitePast()) return;  // The first one.
-  for (const uint32_t number : actions->find_route) {
-    attempts_[number].wait_end = busy.wait_end;
-    attempts_[number].next_pause = busy.next_pause;
-  }
-}
-
-std::vector<AttemptGoal> Generation::GoalsAfter(const Attempt& failed) const {
+std::vector<AttemptGoal> Generation::GoalsAfter(const Attempt& failed,
+                                                Failure failure,
+                                                absl::Time now) const {
   std::vector<AttemptGoal> goals;
   bool has_tokens = false;
   for (const Sample& sample : samples_) {
     if (!failed.Has(sample.index())) continue;
     has_tokens |= sample.num_tokens() > 0;
     if (sample.over()) continue;
-    const bool got_on = sample.num_tokens() > failed.goal.num_resumed;
-    goals.push_back({.first_sample = sample.index(),
-                     .num_samples = 1,
-                     .num_resumed = sample.num_tokens(),
-                     .num_failed = got_on ? 1 : failed.goal.num_failed + 1,
-                     .num_replaced = failed.goal.num_replaced + 1});
+    AttemptGoal goal = GoalAfter(failed, failure, now);
+    goal.first_sample = sample.index();
+    goal.num_samples = 1;
+    goal.num_resumed = sample.num_tokens();
+    if (sample.num_tokens() > failed.goal.num_resumed) {
+      goal.num_failed = failure == Failure::kLost ? 1 : 0;
+      goal.wait_end = now + options_.worker_wait;
+      goal.first_pause = kFirstPause;
+    }
+    goals.push_back(goal);
   }
-  if (!goals.empty() && !has_tokens) {
-    AttemptGoal all = PromptGoalAfter(failed);
-    all.num_samples = failed.goal.num_samples;
-    return {all};
+  const bool is_all = !goals.empty() && !has_tokens;
+  if (!is_all && !AwaitsPrompt(failed)) return goals;
+  AttemptGoal goal = GoalAfter(failed, failure, now);
+  goal.prompt_from = PromptFrom();
+  if (is_all) {
+    goal.num_samples = failed.goal.num_samples;
+    goals.clear();
   }
-  if (AwaitsPrompt(failed)) goals.push_back(PromptGoalAfter(failed));
+  goals.push_back(goal);
   return goals;
 }
 
-AttemptGoal Generation::PromptGoalAfter(const Attempt& failed) const {
-  return {.prompt_from = PromptFrom(),
-          .num_failed = failed.goal.num_failed + 1,
-          .num_replaced = failed.goal.num_replaced + 1};
+AttemptGoal Generation::GoalAfter(const Attempt& failed, Failure failure,
+                                  absl::Time now) const {
+  AttemptGoal goal = {.num_failed = failed.goal.num_failed,
+                      .num_replaced = failed.goal.num_replaced,
+                      .wait_end = failed.goal.wait_end,
+                      .first_pause = failed.next_pause};
+  if (failure == Failure::kLost) {
+    ++goal.num_failed;
+    ++goal.num_replaced;
+    goal.first_pause = std::min(kFirstPause * goal.num_failed, kLongestPause);
+  }
+  if (failure == Failure::kLost || goal.wait_end == absl::InfinitePast()) {
+    goal.wait_end = now + options_.worker_wait;
+  }
+  goal.first_pause = std::max(goal.first_pause, kFirstPause);
+  return goal;
 }
 
 void Generation::Begin(const std::vector<AttemptGoal>& goals, absl::Time now,
                        GenerationActions* actions) {
   const bool too_many =
       std::any_of(goals.begin(), goals.end(), [this](const AttemptGoal& goal) {
-        return goal.num_failed > options_.max_retries ||
+        return options_.max_retries == 0 ||
+               goal.num_failed > options_.max_retries ||
                goal.num_replaced > kMaxReplacedAttempts;
       });
   if (goals.empty() || too_many) actions->retry_reason = {};
@@ -167,9 +182,6 @@ void Generation::Begin(const std::vector<AttemptGoal>& goals, absl::Time now,
     Attempt& attempt =
         attempts_.emplace_back(static_cast<uint32_t>(attempts_.size()), goal);
     attempt.worst_route = RouteRank::kUntried;
-    attempt.wait_end = now + options_.worker_wait;
-    attempt.next_pause =
-        std::min(kFirstPause * std::max(goal.num_failed, 1u), kLongestPause);
     actions->find_route.push_back(attempt.number);
   }
   Settle(now, actions);

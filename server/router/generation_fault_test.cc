@@ -330,6 +330,48 @@ TEST_F(GenerationTest, WaitsForAPlaceAtWorkersThatAreFull) {
           .finish);
 }
 
+TEST_F(GenerationTest, WorkersThatHandItBackCostTimeAndNoTries) {
+  const absl::Status draining =
+      WithReason(absl::UnavailableError("draining"), "DRAINING");
+  for (const bool has_token : {false, true}) {
+    Make(Plan(), /*max_retries=*/1);
+    Dispatch(/*unified=*/true);
+    if (has_token) Tokens(0, {Letter(0)});
+    TakeResponses();
+    for (uint32_t i = 0; i < 30; ++i) {
+      EXPECT_EQ(DecodeEnds(draining),
+                (GenerationActions{.end_decode = {i},
+                                   .suspect = kDecodeWorker,
+                                   .find_route = {i + 1},
+                                   .retry_reason = "handed_back"}));
+      TakeRoute(/*unified=*/true);
+    }
+    DecodeEnds(draining);
+    const absl::Status nobody = absl::UnavailableError("nobody");
+    EXPECT_TRUE(generation_->OnNoRoute(31, nobody, now_).pause.has_value());
+    now_ += absl::Seconds(5);
+    EXPECT_TRUE(generation_->OnNoRoute(31, nobody, now_).finish);
+  }
+}
+
+TEST_F(GenerationTest, TheTimeToWaitBeginsAnewWithATokenOrALoss) {
+  const absl::Status draining =
+      WithReason(absl::UnavailableError("draining"), "DRAINING");
+  const absl::Status nobody = absl::UnavailableError("nobody");
+  for (const bool gets_on : {false, true}) {
+    Make(Plan());
+    Dispatch(/*unified=*/true);
+    Tokens(0, {Letter(0)});
+    DecodeEnds(draining);
+    now_ += absl::Seconds(4);
+    TakeRoute(/*unified=*/true);
+    if (gets_on) Tokens(1, {Letter(1)});
+    DecodeEnds(gets_on ? draining : absl::UnavailableError("gone"));
+    now_ += absl::Seconds(4);
+    EXPECT_TRUE(generation_->OnNoRoute(2, nobody, now_).pause.has_value());
+  }
+}
+
 TEST_F(GenerationTest, ADecodeServerThatIsFullIsWaitedForFromATokenOn) {
   Make(Plan());
   Dispatch();

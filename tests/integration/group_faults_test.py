@@ -34,6 +34,7 @@ class Load:
         self.num_tokens = 0
         self.codes = {}
         self.wrong = []
+        self.cut = []  # That had begun.
         channel = grpc.insecure_channel(router)
         self._stub = pb_grpc.InferenceServiceStub(channel)
         self._threads = [threading.Thread(target=self._run, args=(i,), daemon=True) for i in range(NUM_PROMPTS)]
@@ -55,6 +56,7 @@ class Load:
             if tokens != self._expected[i][:len(self._expected[i]) if complete else len(tokens)]:
                 self.wrong.append((i, code, tokens))
             if not complete:
+                self.cut += [(i, code)] if tokens else []
                 self._stop.wait(0.01)
 
     def await_tokens(self):
@@ -110,7 +112,7 @@ class GroupFaultsTest(unittest.TestCase):
         load = Load(group.router.grpc, expected)
         times = [self.kill_and_restart(group, load, rng.choice(group.workers)) for _ in range(NUM_KILLS)]
         load.end()
-        self.assertEqual(load.wrong, [])
+        self.assertEqual((load.wrong, load.cut), ([], []))
         self.assertLessEqual(set(load.codes), {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE})
         self.assertEqual(answers_of(group.router.grpc), expected)
         group.stop()
@@ -136,7 +138,7 @@ class GroupFaultsTest(unittest.TestCase):
             worker.kill(signal.SIGCONT)
             load.await_tokens()
         load.end()
-        self.assertEqual(load.wrong, [])
+        self.assertEqual((load.wrong, load.cut), ([], []))
         self.assertEqual(set(load.codes), {grpc.StatusCode.OK})
         self.assertEqual(group.newest_epoch(), 1)
         group.stop()
@@ -159,7 +161,7 @@ class GroupFaultsTest(unittest.TestCase):
             group.await_ready()
             load.await_tokens()
         load.end()
-        self.assertEqual(load.wrong, [])
+        self.assertEqual((load.wrong, load.cut), ([], []))
         self.assertEqual(answers_of(group.router.grpc), expected)
         group.stop()
 

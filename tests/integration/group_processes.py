@@ -82,7 +82,9 @@ class Group:
             Server("batond", "worker%d.log" % i, "--ep_size=%d" % ep_size, "--local_ranks=%d" % self.local_ranks,
                    "--rank_offset=%d" % (i * self.local_ranks), "--leader=" + leader, *flags)
             for i in range(num_processes)]
-        self.router = Server("baton-router", "router.log", "--unified=" + ",".join(w.grpc for w in self.workers))
+        # A stream that has begun outlives the group's end, however slow the machine.
+        self.router = Server("baton-router", "router.log", "--worker_wait=60s",
+                             "--unified=" + ",".join(w.grpc for w in self.workers))
         for server in [*self.workers, self.router]:
             server.start()
         self.await_ready()

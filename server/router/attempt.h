@@ -64,8 +64,8 @@ struct AttemptGoal {
   uint32_t num_resumed = 0;
   // From this token of the prompt on their log-probabilities; absent: none.
   std::optional<uint32_t> prompt_from = std::nullopt;
-  // Attempts that it replaces and whose workers were lost: those in a row that
-  // brought no token, the last one besides; and all.
+  // Attempts before it that were lost with their workers: the last one with
+  // those right before it that had brought no token, and all.
   uint32_t num_failed = 0;
   uint32_t num_replaced = 0;
   // How long it may wait for workers, and its first pause meanwhile.

@@ -15,6 +15,10 @@ absl::StatusOr<std::unique_ptr<GroupMembership>> GroupMembership::Start(
                    GroupLinks::Start({.formation = options.formation},
                                      membership->MakeCallbacks()));
   RETURN_IF_ERROR(membership->Join());
+  const GroupHello& self = options.formation.self;
+  LOG(INFO) << "joins its group with ranks " << FormatRanks(self.member)
+            << " of " << self.ep_size << " leader '"
+            << options.formation.leader_address << "'";
   return membership;
 }
 

@@ -117,7 +117,11 @@ absl::Status ResolveAndValidate(WorkerOptions* options) {
 // A process in a group serves the others, too: that is as a request of theirs
 // inside the gate, from the start on, which ends when they leave as well.
 void LeaveGroupInDrain(Daemon* daemon, WorkerProcess* process) {
-  daemon->OnDrain([process] { process->StartLeaving(absl::InfiniteFuture()); });
+  daemon->OnDrain([process] {
+    LOG(INFO) << "steps on for the others of its group until they leave, too: "
+                 "one of the requests counted here";
+    process->StartLeaving(absl::InfiniteFuture());
+  });
   daemon->gate().OnCut(
       daemon, [process] { process->StartLeaving(absl::InfinitePast()); });
 }

@@ -330,6 +330,7 @@ TEST_F(RouterFaultTest, LetsAQueuedRequestGo) {
   grpc::ClientContext running;
   const auto first = router_->stub().Generate(&running, IdsRequest(9));
   EXPECT_TRUE(WaitFor([&] { return admission.num_running() == 1; }));
+  EXPECT_TRUE(WaitFor([&] { return prefill_.requests().size() == 1; }));
   grpc::ClientContext queued;
   const auto second = router_->stub().Generate(&queued, IdsRequest(9));
   EXPECT_TRUE(WaitFor([&] { return admission.num_waiting() == 1; }));

@@ -26,6 +26,7 @@ TEST(BackgroundThreadTest, RunsTasksInOrderAndGivesWay) {
     all.Notify();
   });
   all.WaitForNotification();
+  thread.Stop();  // Joins: what the tasks wrote is this thread's to read.
   EXPECT_THAT(done, ElementsAre(1, 2));
   EXPECT_EQ(nice, 19);
   EXPECT_EQ(getpriority(PRIO_PROCESS, 0), 0);  // This thread's own.

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <random>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -20,6 +19,7 @@
 #include "server/cli/load_loop.h"
 #include "server/cli/plot.h"
 #include "server/cli/process_cpu.h"
+#include "server/cli/random_prompt.h"
 #include "server/cli/rpc_error.h"
 #include "server/cli/timed_requests.h"
 
@@ -39,13 +39,13 @@ const char kBenchDescription[] =
     "  E2E   last token minus send\n"
     "Percentiles are nearest ranks over all requests of a level, of ITL over "
     "all gaps.\n"
+    "Goodput counts the requests a second, of all that were sent, that kept "
+    "--ttft_limit and\n--tpot_limit.\n"
     "--sweep draws each level twice: output tokens/s against tokens/s of one "
     "user (1 / TPOT),\nand input tokens/s against TTFT, medians.";
 
 namespace {
 
-// Low ids are special tokens in the families served.
-constexpr uint32_t kFirstPlainToken = 16;
 constexpr absl::Duration kProgressInterval = absl::Seconds(1);
 
 // Of an open loop, where nothing else is said.
@@ -125,7 +125,9 @@ absl::StatusOr<std::vector<LoadLevel>> PoissonLevels(
 
 absl::StatusOr<std::vector<LoadLevel>> TraceLevels(
     const BenchOptions& options) {
-  auto trace = ReadTrace(options.trace, options.requests, ShapeOf(options));
+  auto trace =
+      ReadTrace(options.trace, options.requests,
+                {.divisor = options.divide_lengths, .bound = ShapeOf(options)});
   if (!trace.ok()) {
     return FieldError("trace", std::string(trace.status().message()));
   }
@@ -172,20 +174,17 @@ absl::StatusOr<std::vector<ProcessUsage>> ReadUsages(
   return usages;
 }
 
-v1::GenerateRequest MakeRequest(const BenchOptions& options, RequestShape shape,
-                                uint32_t vocab_size, uint64_t index) {
+v1::GenerateRequest MakeRequest(const BenchOptions& options,
+                                const std::vector<uint32_t>& prompt,
+                                uint32_t max_tokens, uint64_t index) {
   v1::GenerateRequest request;
-  std::mt19937_64 random(options.seed * 1'000'003 + index);
-  std::uniform_int_distribution<uint32_t> draw(kFirstPlainToken,
-                                               vocab_size - 1);
-  auto& ids = *request.mutable_prompt()->mutable_token_ids()->mutable_ids();
-  ids.Reserve(static_cast<int>(shape.prompt_tokens));
-  for (uint32_t i = 0; i < shape.prompt_tokens; ++i) ids.Add(draw(random));
+  request.mutable_prompt()->mutable_token_ids()->mutable_ids()->Add(
+      prompt.begin(), prompt.end());
   request.mutable_sampling()->set_temperature(
       static_cast<float>(options.temperature));
   request.mutable_sampling()->set_seed(options.seed + index);
   if (options.n) request.mutable_sampling()->set_n(*options.n);
-  request.mutable_stopping()->set_max_tokens(shape.max_tokens);
+  request.mutable_stopping()->set_max_tokens(max_tokens);
   request.mutable_stopping()->set_ignore_eos(true);
   return request;
 }
@@ -209,7 +208,7 @@ absl::StatusOr<BenchLevel> RunLevel(const BenchOptions& options,
                                     const Console& console) {
   const MonotonicClock clock;
   const auto stub = ConnectToRouter(options.router);
-  BenchLevel level;
+  BenchLevel level = {.limits = options.limits};
   level.clients = load.clients;
   level.rate = load.rate;
   LoadLoop loop(LoopOptions(options, load), stub.get(), make);
@@ -266,10 +265,14 @@ absl::StatusOr<std::vector<BenchLevel>> RunLevels(const BenchOptions& options,
   uint64_t num_requests = 0;
   for (const LoadLevel& load : plan.levels) {
     // Other prompts on each level: none finds the last one's in a cache.
+    const uint64_t seed = options.seed * 1'000'003 + levels.size();
     const auto make = [&, first = num_requests](uint32_t index) {
-      const RequestShape shape =
-          load.timed.empty() ? ShapeOf(options) : load.timed[index].shape;
-      return MakeRequest(options, shape, info.vocab_size(), first + index);
+      const TimedRequest request = load.timed.empty()
+                                       ? TimedRequest{.shape = ShapeOf(options)}
+                                       : load.timed[index];
+      return MakeRequest(options,
+                         RandomPrompt(request, info.vocab_size(), seed, index),
+                         request.shape.max_tokens, first + index);
     };
     ASSIGN_OR_RETURN(BenchLevel level,
                      RunLevel(options, plan.pids, load, make, console));
@@ -326,7 +329,33 @@ absl::Status RefuseContradictions(const BenchOptions& options) {
   if (options.svg_out && !options.sweep) {
     return FieldError("svg_out", "needs --sweep, which draws it");
   }
+  if (options.divide_lengths > 1 && options.trace.empty()) {
+    return FieldError("divide_lengths",
+                      "needs --trace, whose lengths they are");
+  }
   return absl::OkStatus();
+}
+
+void AddReportFlags(Flags& flags, BenchOptions* options) {
+  flags.Group("Report");
+  flags.Add(&options->limits.ttft,
+            {.name = "ttft_limit",
+             .help = "A request counts for goodput that keeps this...",
+             .min = 0});
+  flags.Add(&options->limits.tpot,
+            {.name = "tpot_limit", .help = "...and this.", .min = 0});
+  flags.Add(&options->pids,
+            {.name = "pids",
+             .help = "Server processes on this machine whose CPU time and "
+                     "memory are told too."});
+  flags.Add(&options->json_out,
+            {.name = "json_out", .help = "File for all figures as JSON."});
+  flags.Add(&options->sweep,
+            {.name = "sweep",
+             .help = "Draw the levels, throughput against speed for a user."});
+  flags.Add(&options->svg_out,
+            {.name = "svg_out",
+             .help = "File for the drawing. Absent: baton-sweep.svg."});
 }
 
 }  // namespace
@@ -346,7 +375,14 @@ void AddBenchFlags(Flags& flags, BenchOptions* options) {
             {.name = "trace",
              .help = "File of an Azure (CSV) or Mooncake (JSON lines) trace "
                      "with times and lengths, which the flags below bound; "
-                     "--rate stretches its time."});
+                     "--rate stretches its time. Prompts share the prefixes "
+                     "that a Mooncake trace names."});
+  flags.Add(&options->divide_lengths,
+            {.name = "divide_lengths",
+             .help = "Of a trace, prompts and outputs are so many times "
+                     "shorter.",
+             .min = 1,
+             .max = 512});
   flags.Add(&options->requests,
             {.name = "requests",
              .help = "Requests of a level; 0: four for each client, 30 "
@@ -365,19 +401,7 @@ void AddBenchFlags(Flags& flags, BenchOptions* options) {
   flags.Add(&options->seed,
             {.name = "seed", .help = "Of prompts and sampling."});
   AddSamplesFlag(flags, &options->n);
-  flags.Group("Report");
-  flags.Add(&options->pids,
-            {.name = "pids",
-             .help = "Server processes on this machine whose CPU time and "
-                     "memory are told too."});
-  flags.Add(&options->json_out,
-            {.name = "json_out", .help = "File for all figures as JSON."});
-  flags.Add(&options->sweep,
-            {.name = "sweep",
-             .help = "Draw the levels, throughput against speed for a user."});
-  flags.Add(&options->svg_out,
-            {.name = "svg_out",
-             .help = "File for the drawing. Absent: baton-sweep.svg."});
+  AddReportFlags(flags, options);
 }
 
 absl::Status ValidateBench(const BenchOptions& options) {

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/cli/bench_report.h"
 #include "server/cli/console.h"
 #include "server/cli/request_flags.h"
 #include "server/edge/config.h"
@@ -24,9 +25,11 @@ struct BenchOptions {
   uint32_t requests = 0;  // 0: four for each client, or thirty seconds' worth.
   uint32_t prompt_tokens = 128;
   uint32_t max_tokens = 128;
+  uint32_t divide_lengths = 1;  // Of a trace.
   double temperature = 0;
   uint64_t seed = 0;
   std::optional<uint32_t> n;
+  LatencyLimits limits = {};  // Of goodput.
   std::vector<std::string> pids;
   std::string json_out;
   bool sweep = false;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 
@@ -13,6 +14,9 @@ namespace {
 
 struct Summary {
   size_t num_tokens = 0;
+  size_t good_requests = 0;  // Within the limits.
+  double good_share = 0;     // Of all that were sent.
+  double goodput = 0;        // A second.
   double tokens_per_second = 0;
   double input_tokens_per_second = 0;
   // Per token over client and servers; of the client alone without --pids.
@@ -37,6 +41,10 @@ Summary Summarise(const BenchLevel& level) {
     summary.num_tokens += request.num_tokens;
     input_tokens += request.prompt_tokens;
     e2e.push_back(request.e2e);
+    if (request.ttft <= level.limits.ttft &&
+        request.tpot <= level.limits.tpot) {
+      ++summary.good_requests;
+    }
     if (request.num_tokens > 0) ttft.push_back(request.ttft);
     if (request.num_tokens > 1) tpot.push_back(request.tpot);
     itl.insert(itl.end(), request.itl.begin(), request.itl.end());
@@ -48,11 +56,30 @@ Summary Summarise(const BenchLevel& level) {
     const double seconds = absl::ToDoubleSeconds(level.wall_time);
     summary.tokens_per_second = summary.num_tokens / seconds;
     summary.input_tokens_per_second = input_tokens / seconds;
+    summary.goodput = summary.good_requests / seconds;
+  }
+  const size_t sent = level.requests.size() + level.failed_requests;
+  if (sent > 0) {
+    summary.good_share = static_cast<double>(summary.good_requests) / sent;
   }
   absl::Duration cpu = level.client_cpu_time;
   for (const ProcessUsage& server : level.servers) cpu += server.cpu_time;
   summary.cpu_us_per_token = PerToken(cpu, summary.num_tokens);
   return summary;
+}
+
+// Nothing without limits.
+std::string GoodputLine(const BenchLevel& level, const Summary& summary) {
+  std::string limits;
+  for (const auto& [name, limit] :
+       {std::pair("TTFT", level.limits.ttft), {"TPOT", level.limits.tpot}}) {
+    if (limit == absl::InfiniteDuration()) continue;
+    limits += absl::StrFormat("%s%s %.4g ms", limits.empty() ? "" : " and ",
+                              name, absl::ToDoubleMilliseconds(limit));
+  }
+  if (limits.empty()) return "";
+  return absl::StrFormat("%22s goodput %.4g/s: %.1f %% within %s\n", "",
+                         summary.goodput, 100 * summary.good_share, limits);
 }
 
 }  // namespace
@@ -80,6 +107,9 @@ nlohmann::json LevelJson(const BenchLevel& level) {
       {"wall_seconds", absl::ToDoubleSeconds(level.wall_time)},
       {"tokens_per_second", summary.tokens_per_second},
       {"input_tokens_per_second", summary.input_tokens_per_second},
+      {"good_requests", summary.good_requests},
+      {"good_share", summary.good_share},
+      {"goodput_per_second", summary.goodput},
       {"client_cpu_seconds", absl::ToDoubleSeconds(level.client_cpu_time)},
       {"cpu_us_per_token", summary.cpu_us_per_token}};
   if (level.clients > 0) {
@@ -137,7 +167,7 @@ std::string ReportTable(const std::vector<BenchLevel>& levels) {
                           PerToken(server.cpu_time, summary.num_tokens),
                           server.resident_bytes / 1e6);
     }
-    table += "\n";
+    table += "\n" + GoodputLine(level, summary);
   }
   return table;
 }

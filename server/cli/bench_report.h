@@ -19,8 +19,15 @@ namespace baton {
 absl::Duration Percentile(const std::vector<absl::Duration>& values,
                           double percent);
 
+// What a user still calls good.
+struct LatencyLimits {
+  absl::Duration ttft = absl::InfiniteDuration();
+  absl::Duration tpot = absl::InfiniteDuration();
+};
+
 // What one level of load gave.
 struct BenchLevel {
+  LatencyLimits limits = {};
   uint32_t clients = 0;  // 0: an open loop.
   double rate = 0;       // Open: requests sent a second, in the mean.
   uint32_t failed_requests = 0;

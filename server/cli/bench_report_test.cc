@@ -78,6 +78,22 @@ TEST(BenchReportTest, TheTableHasTwoLinesForEachLevel) {
                                "baton-router[18] 25.0"));
 }
 
+TEST(BenchReportTest, GoodputIsOfThoseThatKeptBothLimits) {
+  BenchLevel level = TwoRequests();
+  level.limits = {.ttft = absl::Seconds(2), .tpot = absl::Seconds(2)};
+  EXPECT_EQ(LevelJson(level)["good_requests"], 1);
+  EXPECT_DOUBLE_EQ(LevelJson(level)["goodput_per_second"], 0.5);
+  // One of three: the one that failed was sent too.
+  EXPECT_THAT(ReportTable({level}),
+              HasSubstr("goodput 0.5/s: 33.3 % within TTFT 2000 ms and TPOT "
+                        "2000 ms\n"));
+  level.limits = {.tpot = absl::Seconds(1)};
+  EXPECT_EQ(LevelJson(level)["good_requests"], 1);
+  EXPECT_THAT(ReportTable({level}), HasSubstr("within TPOT 1000 ms"));
+  level.limits = {};
+  EXPECT_EQ(LevelJson(level)["good_requests"], 2);
+}
+
 TEST(BenchReportTest, AnOpenLoopIsNamedByItsRate) {
   const BenchLevel level = {.rate = 2.5};
   EXPECT_EQ(LoadName(level), "2.5/s");

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <optional>
 #include <random>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -15,9 +16,13 @@
 namespace baton {
 namespace {
 
+// Of the Mooncake traces.
+constexpr uint32_t kBlockTokens = 512;
+
 struct TraceLine {
   absl::Time time;
   RequestShape shape;
+  std::vector<uint64_t> blocks = {};
 };
 
 std::optional<TraceLine> ParseCsvLine(const std::string& line) {
@@ -43,10 +48,37 @@ std::optional<TraceLine> ParseJsonLine(const std::string& line) {
       return std::nullopt;
     }
   }
-  return TraceLine{
+  TraceLine parsed = {
       .time = absl::FromUnixMillis(json["timestamp"].get<int64_t>()),
       .shape = {.prompt_tokens = json["input_length"].get<uint32_t>(),
                 .max_tokens = json["output_length"].get<uint32_t>()}};
+  for (const nlohmann::json& id :
+       json.value("hash_ids", nlohmann::json::array())) {
+    if (!id.is_number_unsigned()) return std::nullopt;
+    parsed.blocks.push_back(id.get<uint64_t>());
+  }
+  return parsed;
+}
+
+TimedRequest ToRequest(TraceLine line, absl::Time first,
+                       const TraceLengths& lengths) {
+  const auto fit = [&](uint32_t length, uint32_t bound) {
+    return std::clamp(length / lengths.divisor, 1u, bound);
+  };
+  TimedRequest request = {
+      .send = line.time - first,
+      .shape = {
+          .prompt_tokens =
+              fit(line.shape.prompt_tokens, lengths.bound.prompt_tokens),
+          .max_tokens = fit(line.shape.max_tokens, lengths.bound.max_tokens)}};
+  const uint32_t block_tokens = std::max(1u, kBlockTokens / lengths.divisor);
+  // Those that the lines name; a shorter list would name other tokens.
+  if (line.blocks.size() * uint64_t{block_tokens} >=
+      request.shape.prompt_tokens) {
+    request.blocks = std::move(line.blocks);
+    request.block_tokens = block_tokens;
+  }
+  return request;
 }
 
 }  // namespace
@@ -61,14 +93,13 @@ std::vector<TimedRequest> PoissonRequests(double rate, uint32_t count,
     const double uniform =
         (static_cast<double>(random() >> 11) + 1) / 9007199254740992.0;
     now += absl::Seconds(-std::log(uniform) / rate);
-    requests.push_back({now, shape});
+    requests.push_back({.send = now, .shape = shape});
   }
   return requests;
 }
 
-absl::StatusOr<std::vector<TimedRequest>> ReadTrace(const std::string& path,
-                                                    uint32_t limit,
-                                                    RequestShape bound) {
+absl::StatusOr<std::vector<TimedRequest>> ReadTrace(
+    const std::string& path, uint32_t limit, const TraceLengths& lengths) {
   std::ifstream file(path);
   if (!file) {
     return absl::InvalidArgumentError(absl::StrCat("cannot read ", path));
@@ -81,17 +112,13 @@ absl::StatusOr<std::vector<TimedRequest>> ReadTrace(const std::string& path,
     if (!line.empty() && line.back() == '\r') line.pop_back();
     const bool header = number == 1 && line.starts_with("TIMESTAMP");
     if (header || line.empty()) continue;
-    const auto parsed =
-        line[0] == '{' ? ParseJsonLine(line) : ParseCsvLine(line);
+    auto parsed = line[0] == '{' ? ParseJsonLine(line) : ParseCsvLine(line);
     if (!parsed.has_value() || parsed->time < first.value_or(parsed->time)) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ":", number, ": no request of a trace"));
     }
     if (!first.has_value()) first = parsed->time;
-    requests.push_back(
-        {parsed->time - *first,
-         {std::clamp(parsed->shape.prompt_tokens, 1u, bound.prompt_tokens),
-          std::clamp(parsed->shape.max_tokens, 1u, bound.max_tokens)}});
+    requests.push_back(ToRequest(*std::move(parsed), *first, lengths));
   }
   if (requests.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(path, " has no request"));

@@ -20,6 +20,17 @@ struct RequestShape {
 struct TimedRequest {
   absl::Duration send = {};  // From the start; ascending.
   RequestShape shape = {};
+  // Names of the prompt's blocks of block_tokens each, the last one perhaps in
+  // part: equal names are equal tokens. Empty: nothing is known of them.
+  std::vector<uint64_t> blocks = {};
+  uint32_t block_tokens = 0;
+};
+
+// How the lengths in a trace become those sent.
+struct TraceLengths {
+  // First divided by this, blocks too, then cut to the bound; at least 1.
+  uint32_t divisor = 1;
+  RequestShape bound = {};
 };
 
 // A Poisson process: gaps are exponential with mean 1 / rate, the first one
@@ -31,11 +42,10 @@ std::vector<TimedRequest> PoissonRequests(double rate, uint32_t count,
 //   CSV of the Azure LLM inference traces, with the header
 //     TIMESTAMP,ContextTokens,GeneratedTokens
 //   JSON lines of the Mooncake traces: timestamp (ms), input_length,
-//     output_length
-// Lengths are cut to `bound`, and are at least 1. An error names the line.
-absl::StatusOr<std::vector<TimedRequest>> ReadTrace(const std::string& path,
-                                                    uint32_t limit,
-                                                    RequestShape bound);
+//     output_length, and perhaps hash_ids, names of blocks of 512 tokens
+// An error names the line.
+absl::StatusOr<std::vector<TimedRequest>> ReadTrace(
+    const std::string& path, uint32_t limit, const TraceLengths& lengths);
 
 // Stretches time so that the mean gap is 1 / rate. REQUIRES: rate above 0.
 void ScaleToRate(double rate, std::vector<TimedRequest>* requests);

@@ -9,7 +9,9 @@
 namespace baton {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 std::string WriteFile(const std::string& text) {
   std::string path = ::testing::TempDir() + "trace";
@@ -52,7 +54,7 @@ TEST(TimedRequestsTest, ReadsTheCsvOfAzure) {
       ReadTrace(WriteFile("TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
                           "2023-11-16 18:17:03.9799600,4808,10\r\n"
                           "2023-11-16 18:17:05.4799600,0,800\n"),
-                0, {1000, 500});
+                0, {.bound = {1000, 500}});
   ASSERT_TRUE(trace.ok()) << trace.status();
   ASSERT_EQ(trace->size(), 2u);
   EXPECT_EQ((*trace)[0].send, absl::ZeroDuration());
@@ -69,16 +71,35 @@ TEST(TimedRequestsTest, ReadsTheLinesOfMooncake) {
       "\n"
       R"({"timestamp": 4000, "input_length": 7, "output_length": 3})"
       "\n");
-  const auto trace = ReadTrace(path, 0, {8000, 8000});
+  const auto trace = ReadTrace(path, 0, {.bound = {8000, 8000}});
   ASSERT_TRUE(trace.ok()) << trace.status();
   ASSERT_EQ(trace->size(), 2u);
   EXPECT_EQ((*trace)[0].shape.prompt_tokens, 6758u);
   EXPECT_EQ((*trace)[1].send, absl::Seconds(1));
-  EXPECT_EQ(ReadTrace(path, 1, {8000, 8000})->size(), 1u);
+  EXPECT_EQ(ReadTrace(path, 1, {.bound = {8000, 8000}})->size(), 1u);
+}
+
+TEST(TimedRequestsTest, BlocksOfAPromptShrinkWithItsLength) {
+  const std::string path = WriteFile(
+      R"({"timestamp": 0, "input_length": 1000, "output_length": 80, "hash_ids": [7, 9]})"
+      "\n"
+      R"({"timestamp": 0, "input_length": 1000, "output_length": 80, "hash_ids": [7]})"
+      "\n"
+      R"({"timestamp": 0, "input_length": 3, "output_length": 3})"
+      "\n");
+  const auto trace = ReadTrace(path, 0, {.divisor = 8, .bound = {8000, 8000}});
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ((*trace)[0].shape.prompt_tokens, 125u);
+  EXPECT_EQ((*trace)[0].shape.max_tokens, 10u);
+  EXPECT_EQ((*trace)[0].block_tokens, 64u);
+  EXPECT_THAT((*trace)[0].blocks, ElementsAre(7, 9));
+  // Too few for the length: nothing is known of them.
+  EXPECT_THAT((*trace)[1].blocks, IsEmpty());
+  EXPECT_EQ((*trace)[2].shape.prompt_tokens, 1u);
 }
 
 TEST(TimedRequestsTest, WhatIsNoTraceIsRefusedWithItsLine) {
-  const RequestShape bound = {10, 10};
+  const TraceLengths bound = {.bound = {10, 10}};
   const auto bad = ReadTrace(
       WriteFile("2023-11-16 18:17:03.5,1,1\n2023-11-16,1\n"), 0, bound);
   EXPECT_THAT(std::string(bad.status().message()), HasSubstr("trace:2"));

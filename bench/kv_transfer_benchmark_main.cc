@@ -1,8 +1,10 @@
 // MB/s of a KV import from another process, over shared memory and over tcp,
-// beside memcpy of as many bytes, in turns:
+// beside memcpy of as many bytes and a plain TCP connection that carries them,
+// in turns:
 //
 //   kv_transfer_benchmark [BLOCKS [BLOCK_BYTES [ROUNDS]]]
-#include <poll.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/logging.h"
+#include "bench/statistics.h"
 #include "comm/testing/kv_handle_text.h"
 #include "comm/testing/kv_transfer_side.h"
 #include "comm/ucx_transport.h"
@@ -125,6 +128,65 @@ class Pair {
   uint64_t imports_ = 0;
 };
 
+// The same bytes from a child over a plain TCP connection, on request.
+class SocketPair {
+ public:
+  explicit SocketPair(const Size& size) : size_(size) {
+    const int listener = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    CHECK_EQ(bind(listener, generic, length), 0);
+    CHECK_EQ(listen(listener, 1), 0);
+    CHECK_EQ(getsockname(listener, generic, &length), 0);
+    child_ = fork();
+    if (child_ == 0) {
+      Serve(accept(listener, nullptr, nullptr));
+      _exit(0);
+    }
+    close(listener);
+    fd_ = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK_EQ(connect(fd_, generic, length), 0);
+  }
+  ~SocketPair() {
+    close(fd_);
+    waitpid(child_, nullptr, 0);
+  }
+
+  absl::Duration ReadOnce(std::vector<char>* to) {
+    const absl::Time start = absl::Now();
+    CHECK_EQ(write(fd_, "g", 1), 1);
+    for (size_t done = 0; done < to->size();) {
+      const ssize_t n = read(fd_, to->data() + done,
+                             std::min(size_.block_bytes, to->size() - done));
+      CHECK_GT(n, 0);
+      done += static_cast<size_t>(n);
+    }
+    return absl::Now() - start;
+  }
+
+ private:
+  void Serve(int fd) const {
+    const std::vector<char> from(size_.blocks * size_.block_bytes, 1);
+    char go = 0;
+    while (read(fd, &go, 1) == 1) {
+      for (size_t done = 0; done < from.size();) {
+        const ssize_t n =
+            write(fd, from.data() + done,
+                  std::min(size_.block_bytes, from.size() - done));
+        CHECK_GT(n, 0);
+        done += static_cast<size_t>(n);
+      }
+    }
+  }
+
+  const Size size_;
+  pid_t child_;
+  int fd_;
+};
+
 // Block by block, as an import copies.
 absl::Duration CopyOnce(const Size& size, const std::vector<char>& from,
                         std::vector<char>* to) {
@@ -147,6 +209,16 @@ void Print(const char* name, const Size& size,
               absl::ToDoubleMilliseconds(times[times.size() / 2]));
 }
 
+// Of rounds, each beside its own: what else the machine does is in both.
+void PrintRatio(const char* name, const std::vector<absl::Duration>& limit,
+                const std::vector<absl::Duration>& times) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < times.size(); ++i) {
+    ratios.push_back(absl::FDivDuration(limit[i], times[i]));
+  }
+  std::printf("%-22s %5.1f %%\n", name, 100 * Quantile(ratios, 0.5));
+}
+
 int Main(int argc, char** argv) {
   Size size;
   if (argc > 1) size.blocks = std::atoi(argv[1]);
@@ -154,6 +226,7 @@ int Main(int argc, char** argv) {
   if (argc > 3) size.rounds = std::atoi(argv[3]);
   Pair shm(UcxMode::kShm, size);
   Pair tcp(UcxMode::kTcp, size);
+  SocketPair socket(size);
   shm.Start(UcxMode::kShm);
   tcp.Start(UcxMode::kTcp);
   const std::vector<char> from(size.blocks * size.block_bytes, 1);
@@ -161,18 +234,23 @@ int Main(int argc, char** argv) {
   shm.ImportOnce();  // Connects and maps.
   tcp.ImportOnce();
   CopyOnce(size, from, &to);
+  socket.ReadOnce(&to);
 
-  std::vector<absl::Duration> copy_times, shm_times, tcp_times;
+  std::vector<absl::Duration> copy_times, shm_times, socket_times, tcp_times;
   for (int i = 0; i < size.rounds; ++i) {
     copy_times.push_back(CopyOnce(size, from, &to));
     shm_times.push_back(shm.ImportOnce());
+    socket_times.push_back(socket.ReadOnce(&to));
     tcp_times.push_back(tcp.ImportOnce());
   }
   std::printf("%u blocks of %zu bytes, %d rounds\n", size.blocks,
               size.block_bytes, size.rounds);
   Print("memcpy", size, copy_times);
   Print("shm", size, shm_times);
+  Print("socket", size, socket_times);
   Print("tcp", size, tcp_times);
+  PrintRatio("shm over memcpy", copy_times, shm_times);
+  PrintRatio("tcp over plain socket", socket_times, tcp_times);
   return 0;
 }
 

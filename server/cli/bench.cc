@@ -35,6 +35,7 @@ const char kBenchDescription[] =
     "  ITL   the gaps between successive token arrivals of a sample; tokens of "
     "one message have\n"
     "        gaps of 0\n"
+    "  TTST  second token minus first one\n"
     "  TPOT  (E2E - TTFT) / (output tokens of a sample - 1)\n"
     "  E2E   last token minus send\n"
     "Percentiles are nearest ranks over all requests of a level, of ITL over "

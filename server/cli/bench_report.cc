@@ -21,11 +21,11 @@ struct Summary {
   double input_tokens_per_second = 0;
   // Per token over client and servers; of the client alone without --pids.
   double cpu_us_per_token = 0;
-  std::array<std::vector<absl::Duration>, 4> latencies;  // As kLatencyNames.
+  std::array<std::vector<absl::Duration>, 5> latencies;  // As kLatencyNames.
 };
 
-constexpr std::array<const char*, 4> kLatencyNames = {"ttft", "tpot", "itl",
-                                                      "e2e"};
+constexpr std::array<const char*, 5> kLatencyNames = {"ttft", "tpot", "itl",
+                                                      "e2e", "ttst"};
 constexpr std::array<double, 3> kPercents = {50, 90, 99};
 
 // Microseconds; 0 without any token.
@@ -36,7 +36,7 @@ double PerToken(absl::Duration cpu_time, size_t num_tokens) {
 Summary Summarise(const BenchLevel& level) {
   Summary summary;
   size_t input_tokens = 0;
-  auto& [ttft, tpot, itl, e2e] = summary.latencies;
+  auto& [ttft, tpot, itl, e2e, ttst] = summary.latencies;
   for (const TokenTiming& request : level.requests) {
     summary.num_tokens += request.num_tokens;
     input_tokens += request.prompt_tokens;
@@ -47,6 +47,7 @@ Summary Summarise(const BenchLevel& level) {
     }
     if (request.num_tokens > 0) ttft.push_back(request.ttft);
     if (request.num_tokens > 1) tpot.push_back(request.tpot);
+    if (request.num_tokens > 1) ttst.push_back(request.ttst);
     itl.insert(itl.end(), request.itl.begin(), request.itl.end());
   }
   for (auto& values : summary.latencies) {

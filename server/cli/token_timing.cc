@@ -14,13 +14,20 @@ TokenTiming MeasureTokens(absl::Time sent, absl::Time ended,
   TokenTiming timing;
   timing.e2e = ended - sent;
   std::map<uint32_t, Sample> samples;
+  uint32_t first_sample = 0;
   size_t longest = 0;
   for (const TokenArrival& arrival : arrivals) {
     Sample& sample = samples[arrival.sample_index];
     for (size_t i = 0; i < arrival.num_tokens; ++i) {
-      if (timing.num_tokens++ == 0) timing.ttft = arrival.time - sent;
+      if (timing.num_tokens++ == 0) {
+        timing.ttft = arrival.time - sent;
+        first_sample = arrival.sample_index;
+      }
       if (sample.num_tokens++ > 0) {
         timing.itl.push_back(arrival.time - sample.last);
+      }
+      if (sample.num_tokens == 2 && arrival.sample_index == first_sample) {
+        timing.ttst = timing.itl.back();
       }
       sample.last = arrival.time;
     }

@@ -18,6 +18,7 @@ TEST(TokenTimingTest, GapsAreBetweenSuccessiveTokensAndZeroWithinAMessage) {
       At(100), At(170), {{At(120), 1}, {At(130), 0}, {At(150), 2}});
   EXPECT_EQ(timing.num_tokens, 3u);
   EXPECT_EQ(timing.ttft, absl::Milliseconds(20));
+  EXPECT_EQ(timing.ttst, absl::Milliseconds(30));
   EXPECT_EQ(timing.e2e, absl::Milliseconds(70));
   EXPECT_EQ(timing.tpot, absl::Milliseconds(25));
   EXPECT_THAT(timing.itl,
@@ -30,6 +31,7 @@ TEST(TokenTimingTest, GapsOfSamplesThatTakeTurnsAreEachOnesOwn) {
       {{At(20), 1, 1}, {At(25), 1, 0}, {At(40), 1, 1}, {At(60), 1, 1}});
   EXPECT_EQ(timing.num_tokens, 4u);
   EXPECT_EQ(timing.ttft, absl::Milliseconds(20)) << "of any";
+  EXPECT_EQ(timing.ttst, absl::Milliseconds(20)) << "of the same";
   EXPECT_EQ(timing.tpot, absl::Milliseconds(20)) << "of the longest";
   EXPECT_THAT(timing.itl,
               ElementsAre(absl::Milliseconds(20), absl::Milliseconds(20)));
@@ -39,6 +41,7 @@ TEST(TokenTimingTest, OneTokenHasNoTimePerOutputToken) {
   const TokenTiming timing = MeasureTokens(At(0), At(9), {{At(5), 1}});
   EXPECT_EQ(timing.ttft, absl::Milliseconds(5));
   EXPECT_EQ(timing.tpot, absl::ZeroDuration());
+  EXPECT_EQ(timing.ttst, absl::ZeroDuration());
   EXPECT_THAT(timing.itl, IsEmpty());
 }
 

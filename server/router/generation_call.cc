@@ -43,7 +43,10 @@ GenerationCall::GenerationCall(GenerationPlan plan, Options options)
   router_.OnCallMade();
 }
 
-GenerationCall::~GenerationCall() { router_.OnCallDeleted(); }
+GenerationCall::~GenerationCall() {
+  calls_.clear();  // They use workers of the router's.
+  router_.OnCallDeleted();
+}
 
 void GenerationCall::Start() {
   Handle([](Generation& generation, absl::Time) {
@@ -164,6 +167,10 @@ void GenerationCall::FindRoute(uint32_t attempt) {
   }
   Calls& calls = *calls_[attempt];
   calls.route = *route;
+  if (route->prefill.has_value()) {
+    calls.prefill_worker.emplace(router_.Use(*route->prefill));
+  }
+  calls.decode_worker.emplace(router_.Use(route->decode));
   calls.id_counter = attempt == 0 ? ticket_.value() : router_.NextCounter();
   Handle([&route, &calls](Generation& generation, absl::Time) {
     return generation.OnRoute(calls.number, *std::move(route),
@@ -192,8 +199,8 @@ void GenerationCall::StartPrefill(Calls* calls) {
           return generation.OnPrefillEnd(calls->number, status, now);
         });
       });
-  router_.client(*calls->route->prefill)
-      .StartPrefill(request, deadline_, calls->prefill.get());
+  calls->prefill_worker->client().StartPrefill(request, deadline_,
+                                               calls->prefill.get());
 }
 
 void GenerationCall::StartDecode(Calls* calls) {
@@ -219,8 +226,8 @@ void GenerationCall::StartDecode(Calls* calls) {
           return generation.OnDecodeEnd(calls->number, status, now);
         });
       });
-  router_.client(calls->route->decode)
-      .StartDecode(request, deadline_, calls->decode.get());
+  calls->decode_worker->client().StartDecode(request, deadline_,
+                                             calls->decode.get());
 }
 
 void GenerationCall::StartAbort(const Calls& calls, uint32_t sample_index) {
@@ -228,7 +235,7 @@ void GenerationCall::StartAbort(const Calls& calls, uint32_t sample_index) {
   request.mutable_id()->set_router_nonce(router_.nonce());
   request.mutable_id()->set_counter(calls.id_counter);
   request.set_sample_index(sample_index);
-  router_.client(calls.route->decode).StartAbort(request);
+  calls.decode_worker->client().StartAbort(request);
 }
 
 void GenerationCall::OnSampleFinished(Calls* calls,
@@ -392,13 +399,12 @@ std::string GenerationCall::Name() const {
 std::string GenerationCall::AttemptsForLog() const {
   std::string text = absl::StrCat(" attempts ", calls_.size());
   for (auto calls = calls_.rbegin(); calls != calls_.rend(); ++calls) {
-    if (!(*calls)->route.has_value()) continue;
-    const Route& route = *(*calls)->route;
+    const auto& prefill = (*calls)->prefill_worker;
+    const auto& decode = (*calls)->decode_worker;
+    if (!decode.has_value()) continue;
     absl::StrAppend(&text, " prefill ",
-                    route.prefill.has_value()
-                        ? router_.pool().address(*route.prefill)
-                        : "-",
-                    " decode ", router_.pool().address(route.decode));
+                    prefill.has_value() ? prefill->client().address() : "-",
+                    " decode ", decode->client().address());
     break;
   }
   return text;

@@ -24,6 +24,7 @@
 #include "server/router/router.h"
 #include "server/router/validate.h"
 #include "server/router/worker_client.h"
+#include "server/router/worker_connections.h"
 
 namespace baton {
 
@@ -60,6 +61,8 @@ class GenerationCall final
     // Once there is one: counted at the pool.
     std::optional<Route> route;
     uint64_t id_counter = 0;
+    std::optional<WorkerUse> prefill_worker;
+    std::optional<WorkerUse> decode_worker;
     std::unique_ptr<PrefillStream> prefill;
     std::unique_ptr<DecodeStream> decode;
     std::optional<grpc::Alarm> timer;

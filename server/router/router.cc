@@ -43,14 +43,9 @@ Router::Router(Options options, const TextModel* text,
              .text_hash = text->text_hash,
              .vocab_size = text->vocab_size,
              .make_policy = options_.make_policy,
-             .on_ready_change = options_.on_ready_change}) {
-  for (uint32_t i = 0; i < pool_.size(); ++i) {
-    const WorkerId worker(i);
-    clients_.push_back(std::make_unique<WorkerClient>(pool_.address(worker)));
-    probers_.push_back(std::make_unique<WorkerProber>(
-        options_.prober, worker, clients_.back().get(), &pool_));
-  }
-}
+             .on_ready_change = options_.on_ready_change,
+             .on_gone = [this](WorkerId id) { connections_.OnGone(id); }}),
+      connections_(options_.prober, &pool_) {}
 
 Router::~Router() {
   absl::MutexLock lock(&mutex_);
@@ -72,7 +67,11 @@ void Router::OnCallDeleted() {
 
 void Router::OnSuspect(WorkerId worker) {
   pool_.OnSuspect(worker);
-  probers_[worker.value()]->ProbeSoon();
+  connections_.ProbeSoon(worker);
+}
+
+void Router::SetWorkers(std::vector<WorkerAddress> workers) {
+  connections_.SetWorkers(std::move(workers));
 }
 
 void Router::UpdateGauges() {

@@ -7,7 +7,8 @@
 //                     they say to a Generation, the state machine
 //   Generation        decides; SampleStream turns chunks into the one stream
 //   GenerateReactor   writes to the client
-// Beside it each worker has a WorkerProber, which tells the pool how it is.
+// Beside it WorkerConnections has a channel to each worker, and a WorkerProber,
+// which tells the pool how it is.
 #ifndef BATON_SERVER_ROUTER_ROUTER_H_
 #define BATON_SERVER_ROUTER_ROUTER_H_
 
@@ -29,7 +30,7 @@
 #include "server/router/router_metrics.h"
 #include "server/router/routing_policy.h"
 #include "server/router/validate.h"
-#include "server/router/worker_client.h"
+#include "server/router/worker_connections.h"
 #include "server/router/worker_pool.h"
 #include "server/router/worker_prober.h"
 #include "server/text/text_model.h"
@@ -41,7 +42,7 @@ class Router final {
  public:
   struct Options {
     std::string model_name;
-    std::vector<WorkerAddress> workers;
+    std::vector<WorkerAddress> workers;  // At first.
     std::function<std::unique_ptr<RoutingPolicy>()> make_policy;
     Admission::Options admission;
     uint32_t max_retries = 2;
@@ -69,7 +70,10 @@ class Router final {
   Admission& admission() { return admission_; }
   WorkerPool& pool() { return pool_; }
   RouterMetrics& metrics() { return metrics_; }
-  WorkerClient& client(WorkerId worker) { return *clients_[worker.value()]; }
+  // As WorkerConnections'.
+  void SetWorkers(std::vector<WorkerAddress> workers);
+  // REQUIRES: a request of the caller's counts at the worker.
+  WorkerUse Use(WorkerId worker) { return connections_.Use(worker); }
 
   // A request found the worker unavailable: it is asked at once.
   void OnSuspect(WorkerId worker);
@@ -98,8 +102,7 @@ class Router final {
   Admission admission_;
   RouterMetrics metrics_;
   WorkerPool pool_;
-  std::vector<std::unique_ptr<WorkerClient>> clients_;
-  std::vector<std::unique_ptr<WorkerProber>> probers_;
+  WorkerConnections connections_;
 
   absl::Mutex mutex_;
   uint64_t num_calls_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -11,8 +11,7 @@ namespace {
 std::array<prometheus::Gauge*, kNumWorkerStates> MakeWorkerGauges(
     const SeriesMaker& make) {
   prometheus::Family<prometheus::Gauge>& family = make.Gauges(
-      "baton_router_workers",
-      "Workers of the static lists, by what they are to the router.");
+      "baton_router_workers", "Workers, by what they are to the router.");
   std::array<prometheus::Gauge*, kNumWorkerStates> gauges;
   for (int i = 0; i < kNumWorkerStates; ++i) {
     const auto state = static_cast<WorkerState>(i);

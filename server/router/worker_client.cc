@@ -35,11 +35,13 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
 }  // namespace
 
 WorkerClient::WorkerClient(const std::string& address)
-    : WorkerClient(MakeChannel(address)) {}
+    : WorkerClient(address, MakeChannel(address)) {}
 
 // The stubs share the channel.
-WorkerClient::WorkerClient(const std::shared_ptr<grpc::Channel>& channel)
-    : worker_(v1::WorkerService::NewStub(channel)),
+WorkerClient::WorkerClient(const std::string& address,
+                           const std::shared_ptr<grpc::Channel>& channel)
+    : address_(address),
+      worker_(v1::WorkerService::NewStub(channel)),
       health_(grpc::health::v1::Health::NewStub(channel)) {}
 
 void WorkerClient::StartPrefill(const v1::PrefillRequest& request,

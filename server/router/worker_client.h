@@ -72,6 +72,8 @@ class WorkerClient final {
   // host:port. Connects when first used, and again when lost.
   explicit WorkerClient(const std::string& address);
 
+  const std::string& address() const { return address_; }
+
   // The stream is the caller's, new, and begun by this.
   void StartPrefill(const v1::PrefillRequest& request, Deadline deadline,
                     PrefillStream* stream);
@@ -93,8 +95,10 @@ class WorkerClient final {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Both stubs share the channel.
-  explicit WorkerClient(const std::shared_ptr<grpc::Channel>& channel);
+  WorkerClient(const std::string& address,
+               const std::shared_ptr<grpc::Channel>& channel);
 
+  const std::string address_;
   const std::unique_ptr<v1::WorkerService::Stub> worker_;
   const std::unique_ptr<grpc::health::v1::Health::Stub> health_;
 

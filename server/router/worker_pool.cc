@@ -70,49 +70,99 @@ void Report(const v1::GetLoadResponse& load, std::vector<WorkerLoad>* known) {
 
 }  // namespace
 
+int64_t WorkerPool::Worker::num_in_flight() const {
+  int64_t sum = 0;
+  for (const WorkerLoad& load : loads) sum += load.in_flight();
+  return sum;
+}
+
 WorkerPool::WorkerPool(Options options) : options_(std::move(options)) {
-  for (const WorkerAddress& where : options_.workers) {
-    workers_.emplace_back(where);
-  }
+  absl::MutexLock lock(&mutex_);
+  for (const WorkerAddress& where : options_.workers) Add(where);
   for (auto& policy : policies_) policy = options_.make_policy();
 }
 
-const std::string& WorkerPool::address(WorkerId worker) const {
-  return options_.workers[worker.value()].address;
+WorkerId WorkerPool::Join(WorkerAddress where) {
+  absl::MutexLock lock(&mutex_);
+  return Add(std::move(where));
+}
+
+WorkerId WorkerPool::Add(WorkerAddress where) {
+  const WorkerId id = next_id_;
+  ++next_id_;
+  workers_.emplace(id, std::move(where));
+  return id;
+}
+
+void WorkerPool::Leave(WorkerId id) {
+  absl::MutexLock lock(&mutex_);
+  Worker* const worker = FindMember(id);
+  CHECK(worker != nullptr) << "worker " << id << " is no member";
+  MoveTo(worker, WorkerState::kLeft,
+         absl::StrCat(worker->num_in_flight(), " requests go on"));
+  MaybeForget(id);
+}
+
+std::vector<WorkerPool::Member> WorkerPool::members() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<Member> members;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.state == WorkerState::kLeft) continue;
+    members.push_back({id, worker.where});
+  }
+  return members;
+}
+
+WorkerPool::Worker* WorkerPool::FindMember(WorkerId id) {
+  const auto found = workers_.find(id);
+  return found == workers_.end() || found->second.state == WorkerState::kLeft
+             ? nullptr
+             : &found->second;
+}
+
+void WorkerPool::MaybeForget(WorkerId id) {
+  const auto found = workers_.find(id);
+  const Worker& worker = found->second;
+  if (worker.state != WorkerState::kLeft || worker.num_in_flight() > 0) return;
+  workers_.erase(found);
+  if (options_.on_gone) options_.on_gone(id);
 }
 
 void WorkerPool::OnProbe(WorkerId id, const v1::GetWorkerInfoResponse& info,
                          const v1::GetLoadResponse& load) {
   absl::MutexLock lock(&mutex_);
-  Worker& worker = workers_[id.value()];
-  if (worker.info.incarnation() != 0 &&
-      worker.info.incarnation() != info.incarnation()) {
-    LOG(INFO) << "worker " << worker.where.address << " has restarted";
+  Worker* const worker = FindMember(id);
+  if (worker == nullptr) return;
+  if (worker->info.incarnation() != 0 &&
+      worker->info.incarnation() != info.incarnation()) {
+    LOG(INFO) << "worker " << worker->where.address << " has restarted";
   }
-  worker.info = info;
+  worker->info = info;
   const Refusal refusal = FindRefusal(id, info);
-  worker.refused_for = refusal.field;
+  worker->refused_for = refusal.field;
   if (!refusal.field.empty()) {
-    MoveTo(&worker, WorkerState::kRefused,
+    MoveTo(worker, WorkerState::kRefused,
            absl::StrCat(std::string(refusal.field), " ", refusal.reason));
     return;
   }
   // Ranks that are gone keep the requests that are on their way back.
-  worker.loads.resize(
-      std::max<size_t>(worker.loads.size(), NumRanks(worker.info)));
-  Report(load, &worker.loads);
-  MoveTo(&worker, WorkerState::kReady, "");
+  worker->loads.resize(
+      std::max<size_t>(worker->loads.size(), NumRanks(worker->info)));
+  Report(load, &worker->loads);
+  MoveTo(worker, WorkerState::kReady, "");
 }
 
 void WorkerPool::OnProbeFailed(WorkerId id, const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
-  MoveTo(&workers_[id.value()], WorkerState::kUnhealthy,
+  Worker* const worker = FindMember(id);
+  if (worker == nullptr) return;
+  MoveTo(worker, WorkerState::kUnhealthy,
          std::string(absl::StatusCodeToString(why.code())));
 }
 
 WorkerPool::Refusal WorkerPool::FindRefusal(
     WorkerId id, const v1::GetWorkerInfoResponse& info) const {
-  const v1::WorkerRole role = workers_[id.value()].where.role;
+  const v1::WorkerRole role = workers_.at(id).where.role;
   if (info.role() != role) {
     return {"role", Differs(v1::WorkerRole_Name(info.role()),
                             v1::WorkerRole_Name(role))};
@@ -124,9 +174,9 @@ WorkerPool::Refusal WorkerPool::FindRefusal(
     return {"vocab_size", Differs(absl::StrCat(info.vocab_size()),
                                   absl::StrCat(options_.vocab_size))};
   }
-  for (uint32_t i = 0; i < size(); ++i) {
-    if (WorkerId(i) == id || !IsServing(workers_[i].state)) continue;
-    Refusal refusal = FindRefusal(info, workers_[i]);
+  for (const auto& [other_id, other] : workers_) {
+    if (other_id == id || !IsServing(other.state)) continue;
+    Refusal refusal = FindRefusal(info, other);
     if (!refusal.field.empty()) return refusal;
   }
   return {};
@@ -165,6 +215,9 @@ void WorkerPool::MoveTo(Worker* worker, WorkerState to, std::string reason) {
   worker->reason = std::move(reason);
   if (to == WorkerState::kReady) {
     LOG(INFO) << "worker " << worker->where.address << " ready";
+  } else if (to == WorkerState::kLeft) {
+    LOG(INFO) << "worker " << worker->where.address
+              << " left: " << worker->reason;
   } else {
     LOG(WARNING) << "worker " << worker->where.address << ' '
                  << WorkerStateName(to) << ": " << worker->reason;
@@ -194,20 +247,18 @@ absl::StatusOr<Route> WorkerPool::FindRoute(const RouteNeeds& needs) {
                                 : Take(v1::WORKER_ROLE_UNIFIED, unified);
   route.decode = target.worker;
   route.decode_rank = target.rank;
-  route.fingerprint = workers_[route.decode.value()].info.fingerprint();
+  route.fingerprint = workers_.at(route.decode).info.fingerprint();
   return route;
 }
 
 WorkerPool::Candidates WorkerPool::Find(v1::WorkerRole role,
                                         const RouteNeeds& needs) const {
   Candidates best;
-  for (uint32_t i = 0; i < size(); ++i) {
-    if (workers_[i].where.role != role) continue;
-    if (!Meets(workers_[i].info, needs)) continue;
-    const WorkerId id(i);
+  for (const auto& [id, worker] : workers_) {
+    if (worker.where.role != role || !Meets(worker.info, needs)) continue;
     const bool avoided = std::find(needs.avoid.begin(), needs.avoid.end(),
                                    id) != needs.avoid.end();
-    const RouteRank rank = RankOf(workers_[i].state, avoided);
+    const RouteRank rank = RankOf(worker.state, avoided);
     if (rank == RouteRank::kNone || rank > best.rank) continue;
     if (rank < best.rank) best = {.workers = {}, .rank = rank};
     best.workers.push_back(id);
@@ -220,37 +271,38 @@ WorkerPool::WorkerRank WorkerPool::Take(v1::WorkerRole role,
   std::vector<WorkerRank> ranks;
   std::vector<int64_t> loads;
   for (const WorkerId id : candidates.workers) {
-    const Worker& worker = workers_[id.value()];
+    const Worker& worker = workers_.at(id);
     for (uint32_t rank = 0; rank < NumRanks(worker.info); ++rank) {
       ranks.push_back({id, rank});
       loads.push_back(worker.loads[rank].Estimate());
     }
   }
   const WorkerRank taken = ranks[policies_[role]->Pick(loads)];
-  workers_[taken.worker.value()].loads[taken.rank].RequestSent();
+  workers_.at(taken.worker).loads[taken.rank].RequestSent();
   return taken;
 }
 
 void WorkerPool::OnRequestEnded(
-    WorkerId worker, uint32_t rank,
+    WorkerId id, uint32_t rank,
     const std::optional<v1::GetLoadResponse>& load) {
   absl::MutexLock lock(&mutex_);
-  std::vector<WorkerLoad>& known = workers_[worker.value()].loads;
+  std::vector<WorkerLoad>& known = workers_.at(id).loads;
   known[rank].RequestEnded();
   if (load.has_value()) Report(*load, &known);
+  MaybeForget(id);
 }
 
 void WorkerPool::OnSuspect(WorkerId id) {
   absl::MutexLock lock(&mutex_);
-  Worker& worker = workers_[id.value()];
-  if (!IsServing(worker.state)) return;
-  MoveTo(&worker, WorkerState::kSuspect, "unavailable to a request");
+  Worker* const worker = FindMember(id);
+  if (worker == nullptr || !IsServing(worker->state)) return;
+  MoveTo(worker, WorkerState::kSuspect, "unavailable to a request");
 }
 
 // For clients: it names no worker.
 absl::Status WorkerPool::NobodyServes() const {
   std::set<std::string> fields;
-  for (const Worker& worker : workers_) {
+  for (const auto& [id, worker] : workers_) {
     if (worker.state == WorkerState::kRefused) {
       fields.emplace(worker.refused_for);
     }
@@ -265,9 +317,11 @@ absl::Status WorkerPool::NobodyServes() const {
 }
 
 bool WorkerPool::Serves(v1::WorkerRole role) const {
-  return std::any_of(workers_.begin(), workers_.end(), [role](const Worker& w) {
-    return w.where.role == role && IsServing(w.state);
-  });
+  return std::any_of(
+      workers_.begin(), workers_.end(), [role](const auto& member) {
+        const Worker& worker = member.second;
+        return worker.where.role == role && IsServing(worker.state);
+      });
 }
 
 bool WorkerPool::CanServe() const {
@@ -284,7 +338,7 @@ absl::StatusOr<ServedModel> WorkerPool::Served() const {
   absl::MutexLock lock(&mutex_);
   if (!CanServe()) return NobodyServes();
   ServedModel served = {.fingerprint = "", .max_context_tokens = UINT32_MAX};
-  for (const Worker& worker : workers_) {
+  for (const auto& [id, worker] : workers_) {
     if (!IsServing(worker.state)) continue;
     served.max_context_tokens =
         std::min(served.max_context_tokens, worker.info.max_context_tokens());
@@ -296,21 +350,20 @@ absl::StatusOr<ServedModel> WorkerPool::Served() const {
 int64_t WorkerPool::num_in_flight() const {
   absl::MutexLock lock(&mutex_);
   int64_t sum = 0;
-  for (const Worker& worker : workers_) {
-    for (const WorkerLoad& load : worker.loads) sum += load.in_flight();
-  }
+  for (const auto& [id, worker] : workers_) sum += worker.num_in_flight();
   return sum;
 }
 
-WorkerState WorkerPool::state(WorkerId worker) const {
+WorkerState WorkerPool::state(WorkerId id) const {
   absl::MutexLock lock(&mutex_);
-  return workers_[worker.value()].state;
+  const auto found = workers_.find(id);
+  return found == workers_.end() ? WorkerState::kLeft : found->second.state;
 }
 
 std::array<int, kNumWorkerStates> WorkerPool::CountStates() const {
   absl::MutexLock lock(&mutex_);
   std::array<int, kNumWorkerStates> counts = {};
-  for (const Worker& worker : workers_) {
+  for (const auto& [id, worker] : workers_) {
     ++counts[static_cast<int>(worker.state)];
   }
   return counts;

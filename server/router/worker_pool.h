@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +37,9 @@ struct ServedModel {
   uint32_t max_context_tokens = 0;  // The smallest of them.
 };
 
+// How many workers a router looks after.
+inline constexpr size_t kMaxWorkers = 512;
+
 // Ranks are chosen, each with its load. A pair or a unified worker is chosen,
 // whichever needs fewer last choices (a pair where that is equal): ready
 // workers that the request has not failed on, then any ready one, then
@@ -43,7 +47,7 @@ struct ServedModel {
 class WorkerPool final {
  public:
   struct Options {
-    std::vector<WorkerAddress> workers;
+    std::vector<WorkerAddress> workers = {};  // The first to join.
     // The router's own; workers that differ are refused.
     std::string text_hash;
     uint32_t vocab_size = 0;
@@ -51,15 +55,25 @@ class WorkerPool final {
     std::function<std::unique_ptr<RoutingPolicy>()> make_policy;
     // Called when somebody can serve again, or nobody can any more. Under the
     // lock: it must not call back. May be empty.
-    std::function<void(bool ready)> on_ready_change;
+    std::function<void(bool ready)> on_ready_change = {};
+    // Called when the last request at a worker that left has ended. As above.
+    std::function<void(WorkerId worker)> on_gone = {};
+  };
+  struct Member {
+    WorkerId id;
+    WorkerAddress where;
   };
 
   explicit WorkerPool(Options options);
 
-  uint32_t size() const { return static_cast<uint32_t>(workers_.size()); }
-  const std::string& address(WorkerId worker) const;
+  // --- Who belongs to it.
+  WorkerId Join(WorkerAddress where) ABSL_LOCKS_EXCLUDED(mutex_);
+  // It takes no new request; those at it go on. REQUIRES: it is a member.
+  void Leave(WorkerId worker) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Those that have joined and not left, in that order.
+  std::vector<Member> members() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // --- From probes.
+  // --- From probes. Of a worker that left: ignored.
   void OnProbe(WorkerId worker, const v1::GetWorkerInfoResponse& info,
                const v1::GetLoadResponse& load) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnProbeFailed(WorkerId worker, const absl::Status& why)
@@ -76,7 +90,7 @@ class WorkerPool final {
   void OnRequestEnded(WorkerId worker, uint32_t rank,
                       const std::optional<v1::GetLoadResponse>& load)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // A request found it unavailable.
+  // A request found it unavailable. It may be gone.
   void OnSuspect(WorkerId worker) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What is served now; UNAVAILABLE like FindRoute.
@@ -85,8 +99,9 @@ class WorkerPool final {
   void WaitUntilReady() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Requests of this router at all workers; one at a pair counts twice.
   int64_t num_in_flight() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // kLeft also when it is gone.
   WorkerState state(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // By WorkerState.
+  // Of those that are not gone, by WorkerState.
   std::array<int, kNumWorkerStates> CountStates() const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -98,7 +113,8 @@ class WorkerPool final {
     std::string reason;            // Of its state; logged when it changes.
     std::string_view refused_for;  // kRefused: the field of `info`.
     std::vector<WorkerLoad> loads = {WorkerLoad()};  // Of each of its ranks.
-    v1::GetWorkerInfoResponse info;                  // Of its last good probe.
+    int64_t num_in_flight() const;
+    v1::GetWorkerInfoResponse info;  // Of its last good probe.
   };
   struct Refusal {
     std::string_view field;  // Empty: none.
@@ -114,6 +130,11 @@ class WorkerPool final {
     uint32_t rank = 0;
   };
 
+  WorkerId Add(WorkerAddress where) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null: it has left.
+  Worker* FindMember(WorkerId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One that has left goes once nothing is in flight there.
+  void MaybeForget(WorkerId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Refusal FindRefusal(WorkerId worker,
                       const v1::GetWorkerInfoResponse& info) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -133,7 +154,9 @@ class WorkerPool final {
   const Options options_;
 
   mutable absl::Mutex mutex_;
-  std::vector<Worker> workers_;                 // Its length never changes.
+  // Those that are not gone.
+  std::map<WorkerId, Worker> workers_ ABSL_GUARDED_BY(mutex_);
+  WorkerId next_id_ ABSL_GUARDED_BY(mutex_){0};
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;  // As last told.
   // By role.
   std::array<std::unique_ptr<RoutingPolicy>, v1::WorkerRole_ARRAYSIZE> policies_

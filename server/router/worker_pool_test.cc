@@ -21,9 +21,11 @@ using v1::WORKER_ROLE_UNIFIED;
 
 TEST(WorkerStateTest, MovesOnlyAlongTheTable) {
   const std::set<std::pair<WorkerState, WorkerState>> illegal = {
-      {kUnknown, kUnknown},   {kReady, kUnknown},    {kSuspect, kUnknown},
-      {kUnhealthy, kUnknown}, {kRefused, kUnknown},  {kUnknown, kSuspect},
-      {kRefused, kSuspect},   {kUnhealthy, kSuspect}};
+      {kUnknown, kUnknown},   {kReady, kUnknown},     {kSuspect, kUnknown},
+      {kUnhealthy, kUnknown}, {kRefused, kUnknown},   {kUnknown, kSuspect},
+      {kRefused, kSuspect},   {kUnhealthy, kSuspect}, {kLeft, kUnknown},
+      {kLeft, kReady},        {kLeft, kSuspect},      {kLeft, kUnhealthy},
+      {kLeft, kRefused},      {kLeft, kLeft}};
   for (int from = 0; from < kNumWorkerStates; ++from) {
     for (int to = 0; to < kNumWorkerStates; ++to) {
       const std::pair edge(static_cast<WorkerState>(from),
@@ -346,6 +348,87 @@ TEST(WorkerPoolTest, CountsWorkersByState) {
   EXPECT_EQ(pool.CountStates(), expected);
 }
 
+// --- Who joins and leaves at run time.
+
+TEST(WorkerPoolTest, OneThatJoinsTakesRequestsOnceProbed) {
+  WorkerPool pool = MakePool({});
+  EXPECT_FALSE(pool.Served().ok());
+  const WorkerId id = pool.Join({"host:7", WORKER_ROLE_UNIFIED});
+  EXPECT_EQ(pool.state(id), kUnknown);
+  EXPECT_FALSE(pool.FindRoute({}).ok());
+  pool.OnProbe(id, Info(WORKER_ROLE_UNIFIED), Load(0));
+  EXPECT_EQ(pool.FindRoute({})->decode, id);
+}
+
+TEST(WorkerPoolTest, OneThatLeftTakesNothingAndGoesWithItsLastRequest) {
+  std::vector<WorkerId> gone;
+  WorkerPool::Options options;
+  options.text_hash = "text";
+  options.vocab_size = 100;
+  options.make_policy = [] { return MakeRoutingPolicy("least_loaded"); };
+  options.workers = {{"a:1", WORKER_ROLE_UNIFIED},
+                     {"b:1", WORKER_ROLE_UNIFIED}};
+  options.on_gone = [&gone](WorkerId id) { gone.push_back(id); };
+  WorkerPool pool(options);
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
+  pool.OnProbe(Id(1), Info(WORKER_ROLE_UNIFIED), Load(50));
+  EXPECT_EQ(pool.FindRoute({})->decode, Id(0));
+  EXPECT_EQ(pool.FindRoute({})->decode, Id(0));
+  pool.Leave(Id(0));
+  EXPECT_EQ(pool.state(Id(0)), kLeft);
+  EXPECT_EQ(pool.CountStates()[static_cast<int>(kLeft)], 1);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(pool.FindRoute({})->decode, Id(1));
+  // What its prober and its requests still say.
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
+  pool.OnProbeFailed(Id(0), absl::UnavailableError(""));
+  pool.OnSuspect(Id(0));
+  EXPECT_EQ(pool.state(Id(0)), kLeft);
+  EXPECT_EQ(pool.num_in_flight(), 7);
+  pool.OnRequestEnded(Id(0), 0, Load(1));
+  EXPECT_TRUE(gone.empty());
+  pool.OnRequestEnded(Id(0), 0, std::nullopt);
+  EXPECT_EQ(gone, (std::vector{Id(0)}));
+  EXPECT_EQ(pool.CountStates()[static_cast<int>(kLeft)], 0);
+  EXPECT_EQ(pool.num_in_flight(), 5);
+  pool.OnSuspect(Id(0));
+  EXPECT_EQ(pool.state(Id(0)), kLeft);
+}
+
+TEST(WorkerPoolTest, NeverUsesAnIdAgain) {
+  WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED});
+  std::set<WorkerId> ids = {Id(0)};
+  for (int i = 0; i < 5; ++i) {
+    pool.Leave(pool.members().back().id);
+    EXPECT_TRUE(pool.members().empty());
+    EXPECT_TRUE(ids.insert(pool.Join({"host:0", WORKER_ROLE_UNIFIED})).second);
+  }
+}
+
+TEST(WorkerPoolTest, IsReadyNoMoreWhenTheLastOneLeaves) {
+  std::vector<bool> told;
+  WorkerPool pool = MakePool({WORKER_ROLE_PREFILL, WORKER_ROLE_DECODE},
+                             [&told](bool ready) { told.push_back(ready); });
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_PREFILL), Load(0));
+  pool.OnProbe(Id(1), Info(WORKER_ROLE_DECODE), Load(0));
+  pool.Leave(Id(0));
+  EXPECT_FALSE(pool.Served().ok());
+  EXPECT_EQ(told, (std::vector<bool>{true, false}));
+}
+
+TEST(WorkerPoolTest, ANewFingerprintIsTakenOnceTheOldOnesHaveLeft) {
+  WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED});
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
+  const Route route = *pool.FindRoute({});
+  v1::GetWorkerInfoResponse next = Info(WORKER_ROLE_UNIFIED);
+  next.set_fingerprint("g");
+  const WorkerId id = pool.Join({"host:1", WORKER_ROLE_UNIFIED});
+  pool.Leave(Id(0));
+  pool.OnProbe(id, next, Load(0));
+  EXPECT_EQ(pool.state(id), kReady) << "a stream that goes on is no matter";
+  pool.OnRequestEnded(route.decode, route.decode_rank, std::nullopt);
+  EXPECT_EQ(pool.Served()->fingerprint, "g");
+}
+
 TEST(WorkerPoolTest, TakesReportsFromManyThreads) {
   WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED});
   pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
@@ -363,6 +446,33 @@ TEST(WorkerPoolTest, TakesReportsFromManyThreads) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(pool.num_in_flight(), 0);
+}
+
+TEST(WorkerPoolTest, JoinsAndLeavesWithRequestsOfManyThreadsInFlight) {
+  WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED});
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
+  std::vector<std::thread> clients;
+  for (int t = 0; t < 3; ++t) {
+    clients.emplace_back([&pool] {
+      for (int i = 0; i < 500; ++i) {
+        const Route first = *pool.FindRoute({});
+        const Route second = *pool.FindRoute({});
+        pool.OnSuspect(first.decode);
+        pool.OnRequestEnded(first.decode, first.decode_rank, Load(i));
+        pool.OnRequestEnded(second.decode, second.decode_rank, std::nullopt);
+      }
+    });
+  }
+  for (int i = 0; i < 200; ++i) {
+    // The old one leaves once the new one can serve.
+    const WorkerId old = pool.members().front().id;
+    const WorkerId id = pool.Join({"host:1", WORKER_ROLE_UNIFIED});
+    pool.OnProbe(id, Info(WORKER_ROLE_UNIFIED), Load(0));
+    pool.Leave(old);
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(pool.num_in_flight(), 0);
+  EXPECT_EQ(pool.CountStates()[static_cast<int>(kLeft)], 0);
 }
 
 }  // namespace

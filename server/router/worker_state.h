@@ -12,7 +12,7 @@
 
 namespace baton {
 
-// Position in the router's list of workers.
+// Counts those that have joined since the router's start; never used again.
 BATON_DEFINE_STRONG_INT(WorkerId, uint32_t);
 
 enum class WorkerState : uint8_t {
@@ -21,12 +21,15 @@ enum class WorkerState : uint8_t {
   kSuspect,    // A request found it unavailable: the last choice until probed.
   kUnhealthy,  // A probe failed, or it says that it does not serve.
   kRefused,    // Serves another model, text, role or version of the numerics.
+  kLeft,       // Listed no more: what it works for ends there, nothing is new.
 };
-inline constexpr int kNumWorkerStates = 5;
+inline constexpr int kNumWorkerStates = 6;
 
 // Only WorkerPool moves a worker from one state to another.
 constexpr bool IsLegalTransition(WorkerState from, WorkerState to) {
   using enum WorkerState;
+  // Whoever lists the workers takes it off.
+  if (to == kLeft) return from != kLeft;
   switch (from) {
     case kUnknown:    // First probe: good, failed, or a worker that is wrong.
     case kUnhealthy:  // A later one.
@@ -40,6 +43,8 @@ constexpr bool IsLegalTransition(WorkerState from, WorkerState to) {
     case kRefused:  // Another process answers at the address, or the others
                     // went away that it did not fit.
       return to == kReady || to == kUnhealthy || to == kRefused;
+    case kLeft:  // What comes back has joined anew.
+      return false;
   }
   return false;
 }
@@ -56,6 +61,8 @@ constexpr std::string_view WorkerStateName(WorkerState state) {
       return "unhealthy";
     case WorkerState::kRefused:
       return "refused";
+    case WorkerState::kLeft:
+      return "left";
   }
   return "";
 }

@@ -25,7 +25,7 @@ case ${1:-} in
     packages+=(
       clang lld libclang-rt-14-dev # the digest under a second compiler
       clang-format                 # tests/tidy
-      python3 python3-grpcio python3-protobuf
+      python3 python3-grpcio python3-protobuf python3-yaml
     )
     [[ $1 == --check ]] || packages+=(clang-tidy clangd gdb)
     ;;

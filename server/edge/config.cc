@@ -8,7 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/field_error.h"
 #include "base/status_macros.h"
+#include "server/edge/config_file.h"
 #include "server/edge/version.h"
 
 namespace baton {
@@ -65,9 +67,30 @@ struct Flags::Flag {
 
   std::vector<std::string> given;          // Values of the arguments.
   std::optional<std::string> environment;  // The twin's value.
+  std::optional<ConfigLine> line;          // Of the file.
+  // Once assigned; none: the default.
+  struct Source {
+    std::string key;     // In an error.
+    std::string origin;  // In what --print_config prints.
+    std::string text;
+  };
+  std::optional<Source> source;
 
   std::string Shown() const {
     return arity == FlagArity::kPositional ? spec.name : "--" + spec.name;
+  }
+  std::optional<Source> FindSource() const {
+    if (!given.empty()) {
+      return Source{Shown(), "flag", absl::StrJoin(given, ",")};
+    }
+    if (environment.has_value()) {
+      const std::string key = EnvironmentName(spec.name);
+      return Source{key, "env " + key, *environment};
+    }
+    if (line.has_value()) {
+      return Source{line->place + ": " + spec.name, line->place, line->value};
+    }
+    return std::nullopt;
   }
 };
 
@@ -179,17 +202,13 @@ absl::Status Flags::ReadArguments(std::span<const std::string> arguments) {
   return absl::OkStatus();
 }
 
-bool Flags::TakeEnvironment(const std::string& name, const std::string& value) {
-  bool known = false;
-  for (const auto& flag : flags_) {
-    if (flag->spec.name != name || flag->arity == FlagArity::kPositional) {
-      continue;
-    }
-    flag->environment = value;
-    known = true;
-  }
+bool Flags::ForEach(const std::string& name,
+                    const std::function<void(Flag*)>& take) {
+  Flag* const flag = Find(name);
+  bool known = flag != nullptr;
+  if (known) take(flag);
   for (const auto& [unused, flags] : commands_) {
-    known = flags->TakeEnvironment(name, value) || known;
+    known = flags->ForEach(name, take) || known;
   }
   return known;
 }
@@ -207,7 +226,8 @@ absl::Status Flags::ReadEnvironment(const char* const* environment) {
         absl::AsciiStrToLower(key.substr(std::strlen(kEnvironmentPrefix)));
     const std::string value =
         equals < entry.size() ? entry.substr(equals + 1) : "";
-    if (EnvironmentName(name) != key || !TakeEnvironment(name, value)) {
+    if (EnvironmentName(name) != key ||
+        !ForEach(name, [&](Flag* flag) { flag->environment = value; })) {
       return absl::InvalidArgumentError(
           absl::StrCat(key, ": no such key; --help lists them"));
     }
@@ -215,31 +235,55 @@ absl::Status Flags::ReadEnvironment(const char* const* environment) {
   return absl::OkStatus();
 }
 
-absl::Status Flags::Assign() {
-  for (const auto& flag : flags_) {
-    std::string key = flag->Shown();
-    std::string text;
-    if (flag->given.size() > 1 && flag->arity != FlagArity::kList) {
-      return absl::InvalidArgumentError(key + ": given more than once");
-    }
-    if (!flag->given.empty()) {
-      text = absl::StrJoin(flag->given, ",");
-    } else if (flag->environment.has_value()) {
-      key = EnvironmentName(flag->spec.name);
-      text = *flag->environment;
-    } else if (flag->spec.required) {
-      const bool is_flag = flag->arity != FlagArity::kPositional;
+absl::Status Flags::ReadFile(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::vector<ConfigLine> lines, ReadConfigFile(path));
+  for (const ConfigLine& line : lines) {
+    bool known = false;
+    ForEach(line.name, [&](Flag* flag) {
+      if (flag->group == kInformation) return;
+      flag->line = line;
+      known = true;
+    });
+    if (!known) {
       return absl::InvalidArgumentError(
-          key + ": required" + (is_flag ? "" : ". " + flag->spec.help));
-    } else {
-      continue;
-    }
-    if (absl::Status status = flag->set(text); !status.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(key, ": ", status.message(), ", not \"", text, "\""));
+          absl::StrCat(line.place, ": ", line.name,
+                       ": no such key; --help lists the flags, each a key"));
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status Flags::Assign() {
+  for (const auto& flag : flags_) {
+    if (flag->given.size() > 1 && flag->arity != FlagArity::kList) {
+      return absl::InvalidArgumentError(flag->Shown() +
+                                        ": given more than once");
+    }
+    flag->source = flag->FindSource();
+    if (!flag->source.has_value()) {
+      if (!flag->spec.required) continue;
+      const bool is_flag = flag->arity != FlagArity::kPositional;
+      return absl::InvalidArgumentError(
+          flag->Shown() + ": required" +
+          (is_flag ? "" : ". " + flag->spec.help));
+    }
+    const Flag::Source& source = *flag->source;
+    if (absl::Status status = flag->set(source.text); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          source.key, ": ", status.message(), ", not \"", source.text, "\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Flags::WithPlace(const absl::Status& status) {
+  const Flag* const flag = Find(ErrorField(status).value_or(""));
+  if (flag == nullptr || !flag->source.has_value() || !flag->line.has_value() ||
+      flag->source->origin != flag->line->place) {
+    return status;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag->line->place, ": ", status.message()));
 }
 
 void Flags::AddBuiltIns() {
@@ -247,6 +291,13 @@ void Flags::AddBuiltIns() {
   Add(&help_, {.name = "help", .help = "Print this and exit."});
   Add(&version_, {.name = "version", .help = "Print the version and exit."});
   if (commands_.empty()) {
+    Add(&config_, {.name = "config",
+                   .help = "A file with a line \"flag: value\" for each flag "
+                           "that it sets; # begins a comment."});
+    Add(&print_config_,
+        {.name = "print_config",
+         .help = "Validate the configuration, print every value with its "
+                 "origin, as a file for --config, and exit."});
     Add(&check_,
         {.name = "check", .help = "Validate the configuration and exit."});
   }
@@ -293,17 +344,24 @@ FlagsOutcome Flags::Parse(std::span<const std::string> arguments,
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(ReadEnvironment(environment));
+    const Flag* const config = active->Find("config");
+    if (const auto file = config->FindSource()) {
+      RETURN_IF_ERROR(ReadFile(file->text));
+    }
     RETURN_IF_ERROR(active->Assign());
-    return validate ? validate() : absl::OkStatus();
+    return validate ? active->WithPlace(validate()) : absl::OkStatus();
   }();
   if (!status.ok()) return refusal(status);
   if (active->Given("help")) return Exit(0, active->Help());
   if (active->Given("version")) {
     return Exit(0, program_ + " " + kBatonVersion + "\n");
   }
+  if (active->check_ && check) {
+    const absl::Status checked = check();
+    if (!checked.ok()) return refusal(checked, kExitFailedStart);
+  }
+  if (active->print_config_) return Exit(0, active->ConfigInForce());
   if (!active->check_) return {.run = true};
-  const absl::Status checked = check ? check() : absl::OkStatus();
-  if (!checked.ok()) return refusal(checked, kExitFailedStart);
   return Exit(0, program_ + ": configuration is valid\n");
 }
 
@@ -329,6 +387,25 @@ std::string Flags::InForce() const {
   return out;
 }
 
+std::string Flags::ConfigInForce() const {
+  std::string out = absl::StrCat("# ", program_, " ", kBatonVersion, "\n");
+  std::string group;
+  for (const auto& flag : flags_) {
+    if (flag->group == kInformation || flag->arity == FlagArity::kPositional) {
+      continue;
+    }
+    if (flag->group != group) absl::StrAppend(&out, "\n# ", flag->group, "\n");
+    group = flag->group;
+    const bool is_set = flag->source.has_value();
+    const std::string value = is_set ? flag->source->text : flag->get();
+    // What has no value by default has no line that says so.
+    absl::StrAppend(&out, !is_set && value.empty() ? "# " : "", flag->spec.name,
+                    ": ", FormatConfigValue(value), "  # ",
+                    is_set ? flag->source->origin : "default", "\n");
+  }
+  return out;
+}
+
 std::string Flags::Help() const {
   std::string out = description_ + "\n\nUsage: " + program_;
   out += commands_.empty() ? " [flags]" : " COMMAND [flags]";
@@ -340,8 +417,8 @@ std::string Flags::Help() const {
     }
   }
   out +=
-      "\nEvery --flag has a twin BATON_FLAG in the environment; the flag "
-      "wins.\n";
+      "\nEvery --flag has a twin BATON_FLAG in the environment, and a line in "
+      "the file\nof --config. The flag wins, then the environment.\n";
   for (const auto& [name, flags] : commands_) {
     absl::StrAppend(
         &out, "\n  ", name, "\n",

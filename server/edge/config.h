@@ -1,4 +1,5 @@
-// The flags of a process, each with a twin in the environment.
+// The flags of a process, each with a twin in the environment, and a line in
+// the file of --config (config_file.h).
 //
 //   Flags flags("batond", "A Baton worker: token ids in, token ids out.");
 //   flags.Group("Engine");
@@ -8,13 +9,17 @@
 //                                         [&] { return Validate(o); }))
 //     return *code;
 //
-// --threads=2, --threads 2 and BATON_THREADS=2 say the same; the flag beats the
-// environment, and dashes in a name are underscores. A value that begins with
-// "--" needs the first spelling. An unknown flag, an unknown BATON_ key, a bad
-// value or what `validate` refuses ends the start with exit code 2 and the
-// key's name. --help, --version and (without commands) --check come with every
-// Flags. --check also asks `check`, which looks at what the start would find:
-// its refusal has exit code 1, as a failed start.
+// --threads=2, --threads 2, BATON_THREADS=2 and a line "threads: 2" say the
+// same; a flag beats the environment, and that the file; dashes in a name are
+// underscores. A value that begins with "--" needs the first spelling. An
+// unknown flag, BATON_ key or line, a line twice, a bad value or what
+// `validate` refuses ends the start with exit code 2 and the key's name, of a
+// line also its place. --help and --version come with every Flags, and without
+// commands
+// --config, --print_config and --check. --print_config prints, after all that,
+// every value and whence it comes, as a file for --config. --check also asks
+// `check`, which looks at what the start would find: its refusal has exit code
+// 1, as a failed start.
 #ifndef BATON_SERVER_EDGE_CONFIG_H_
 #define BATON_SERVER_EDGE_CONFIG_H_
 
@@ -65,7 +70,8 @@ class Flags {
 
   // A subcommand with flags of its own: the first argument must name one; with
   // commands, this has no flags but --help and --version. Commands
-  // share the environment's names: BATON_SERVER serves all that have --server.
+  // share the environment's names and the file's: BATON_SERVER serves all that
+  // have --server.
   Flags& AddCommand(std::string name, std::string description);
   // The one that was given.
   const std::string& command() const;
@@ -98,9 +104,13 @@ class Flags {
   bool Given(const std::string& name);
   absl::Status ReadArguments(std::span<const std::string> arguments);
   absl::Status ReadEnvironment(const char* const* environment);
-  // False: neither here nor in a command is such a flag.
-  bool TakeEnvironment(const std::string& name, const std::string& value);
+  absl::Status ReadFile(const std::string& path);
+  // Calls it with each flag of this name, here and in commands; false: none.
+  bool ForEach(const std::string& name, const std::function<void(Flag*)>& take);
   absl::Status Assign();
+  // `status`, with the place of the line that it is about, if it is about one.
+  absl::Status WithPlace(const absl::Status& status);
+  std::string ConfigInForce() const;
   std::string Help() const;
 
   const std::string program_;
@@ -111,6 +121,8 @@ class Flags {
   std::string command_;
   bool help_ = false;
   bool version_ = false;
+  std::string config_;
+  bool print_config_ = false;
   bool check_ = false;
 };
 

@@ -24,6 +24,7 @@ struct EngineEnvironment {
   KvTransferPort transfer = {};
   const Clock* clock = nullptr;
   std::function<void(const StepStats&)> observer = {};  // May be empty.
+  std::function<void(const AbortStats&)> abort_observer = {};  // Likewise.
   // Called, on any thread, when a turn may find something to do: where more
   // than this engine is turned by one thread, which then does not WaitForWork.
   DeviceTask on_work = {};

@@ -76,6 +76,13 @@ struct StepStats {
   std::span<const uint32_t> expert_rows = {};
 };
 
+// What became of the blocks of a sequence that was aborted, or whose deadline
+// passed; given to the observer on the engine thread when they are free.
+struct AbortStats {
+  absl::Duration time;  // Since the abort came, or the deadline.
+  uint64_t steps = 0;   // Launched meanwhile.
+};
+
 // Steps that are done, since the engine's start.
 struct StepCounts {
   uint64_t prefill_steps = 0;

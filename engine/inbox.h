@@ -22,6 +22,7 @@ struct SubmitCommand {
 struct AbortCommand {
   RequestId id;
   std::optional<uint32_t> sample_index;  // Absent: all samples.
+  UnwantedSince since;
 };
 
 using EngineCommand =

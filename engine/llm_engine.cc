@@ -83,6 +83,7 @@ LLMEngine::LLMEngine(const EngineOptions& options,
       environment_(environment),
       model_(environment.executor->info()),
       limits_(MakeLimits(options, model_, *environment.pool)),
+      abort_meter_(environment.abort_observer),
       kv_(model_.cache, environment.pool),
       scheduler_(options, &kv_),
       worker_(options, environment.executor, environment.pool->num_blocks()) {
@@ -132,7 +133,8 @@ void LLMEngine::Wake() {
 
 void LLMEngine::Abort(const RequestId& id,
                       std::optional<uint32_t> sample_index) {
-  Push(AbortCommand{id, sample_index});
+  Push(AbortCommand{id, sample_index,
+                    abort_meter_.Stamp(environment_.clock->Now())});
 }
 
 void LLMEngine::OnTransferEvent(KvTransferEvent event) {
@@ -158,8 +160,10 @@ bool LLMEngine::Collect() {
   busy |= EndLateSequences(environment_.clock->Now());
   busy |= AdmitSequences();
   if (!busy) return false;
-  deferred_sequences_.Collect(newest_done_,
-                              [](const std::unique_ptr<SequenceMetadata>&) {});
+  deferred_sequences_.Collect(
+      newest_done_, [this](const std::unique_ptr<SequenceMetadata>& sequence) {
+        abort_meter_.OnFree(*sequence, environment_.clock->Now());
+      });
   UpdateLoad();
   if (idle()) CheckInvariants();
   return true;
@@ -251,6 +255,7 @@ void LLMEngine::OnCommand(AbortCommand& command) {
   while (place != sequences_.end() && place->first.first == command.id) {
     const auto& [key, sequence] = *place++;  // End may erase it.
     if (command.sample_index.has_value() && key.second != first) break;
+    sequence->MarkUnwanted(command.since);
     End(sequence.get(), absl::CancelledError("aborted"));
   }
 }
@@ -268,6 +273,7 @@ bool LLMEngine::EndLateSequences(absl::Time now) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     SequenceMetadata& sequence = Live(deadlines_.begin()->second);
     deadlines_.erase(deadlines_.begin());
+    sequence.MarkUnwanted(abort_meter_.StampOf(sequence.request.deadline));
     End(&sequence, absl::DeadlineExceededError("the deadline has passed"));
     busy = true;
   }
@@ -337,6 +343,7 @@ void LLMEngine::Launch(WorkerStepState* step, absl::Time turn_start) {
   worker_.LaunchForward(step);
   worker_.LaunchSample(step);
   const absl::Time now = environment_.clock->Now();
+  abort_meter_.OnLaunch(newest_launched_, now);
   history_.OnLaunch(step->plan, turn_start, now);
   step->schedule_time = now - turn_start;
 }

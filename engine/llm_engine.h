@@ -19,6 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "comm/kv_transfer.h"
+#include "engine/abort_meter.h"
 #include "engine/deferred_release.h"
 #include "engine/engine_environment.h"
 #include "engine/engine_options.h"
@@ -44,8 +45,6 @@ class LLMEngine {
   LLMEngine(const EngineOptions& options, const EngineEnvironment& environment);
   // REQUIRES: idle().
   ~LLMEngine();
-  LLMEngine(const LLMEngine&) = delete;
-  LLMEngine& operator=(const LLMEngine&) = delete;
 
   // Validates, takes a place in the queue, and hands the request to the engine
   // thread. On an error the sink is never called:
@@ -165,6 +164,7 @@ class LLMEngine {
   const RequestLimits limits_;
 
   Inbox inbox_;
+  AbortMeter abort_meter_;
   // Submitted, and never yet admitted.
   std::atomic<uint32_t> num_waiting_{0};
   mutable absl::Mutex load_mutex_;

@@ -62,6 +62,12 @@ constexpr bool IsLegalTransition(SequencePhase from, SequencePhase to) {
 
 std::ostream& operator<<(std::ostream& out, SequencePhase phase);
 
+// An abort's arrival, or a deadline.
+struct UnwantedSince {
+  absl::Time time;
+  StepId newest_step;  // Launched by then.
+};
+
 // Owned by the engine. Steps in flight point to it, so it is destroyed by
 // DeferredRelease. Rows are KV rows: row i belongs to tokens[i].
 struct SequenceMetadata {
@@ -107,6 +113,7 @@ struct SequenceMetadata {
   std::vector<float> imported_hidden;
   absl::Status end_status;  // In kEnding: what the sink will be told.
   RequestActivity ended_in = RequestActivity::kQueued;
+  std::optional<UnwantedSince> unwanted;  // Set while it has blocks.
 
   // For the outcome.
   uint32_t cached_tokens = 0;  // Not computed for it at its first admission.
@@ -118,6 +125,11 @@ struct SequenceMetadata {
   SequencePhase phase() const { return phase_; }
   // Dies unless IsLegalTransition.
   void SetPhase(SequencePhase to);
+
+  void MarkUnwanted(const UnwantedSince& since) {
+    const bool has_blocks = kv.state() != KvRangeState::kFree;
+    if (has_blocks && !unwanted.has_value()) unwanted = since;
+  }
 
   uint32_t num_tokens() const { return static_cast<uint32_t>(tokens.size()); }
   uint32_t output_tokens() const {

@@ -49,13 +49,15 @@ FakeRank::FakeRank(const Options& options, SimulatedClock* clock,
   }
   engine_ = std::make_unique<LLMEngine>(
       options.engine,
-      EngineEnvironment{.executor = &executor_,
-                        .pool = pool_,
-                        .transfer = agent_.get(),
-                        .clock = clock,
-                        .observer = [this](const StepStats& stats) {
-                          steps_.push_back(stats);
-                        }});
+      EngineEnvironment{
+          .executor = &executor_,
+          .pool = pool_,
+          .transfer = agent_.get(),
+          .clock = clock,
+          .observer =
+              [this](const StepStats& stats) { steps_.push_back(stats); },
+          .abort_observer =
+              [this](const AbortStats& stats) { aborts_.push_back(stats); }});
 }
 
 FakeRank::~FakeRank() = default;

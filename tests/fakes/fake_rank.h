@@ -47,6 +47,7 @@ class FakeRank {
   KvPool& pool() { return *pool_; }
   KvTransferAgent* agent() { return agent_.get(); }
   const std::vector<StepStats>& steps() const { return steps_; }
+  const std::vector<AbortStats>& aborts() const { return aborts_; }
   void AddTo(EngineDriver* driver);
 
  private:
@@ -61,6 +62,7 @@ class FakeRank {
   CpuStepExecutor executor_;
   std::unique_ptr<KvTransferAgent> agent_;
   std::vector<StepStats> steps_;
+  std::vector<AbortStats> aborts_;
   std::unique_ptr<LLMEngine> engine_;
 };
 

@@ -24,9 +24,19 @@
 namespace baton {
 namespace {
 
-constexpr int kNumVariants = 6;
-// Of 100,000 over all variants.
-constexpr int kCancelsPerVariant = 100'000 / kNumVariants + 1;
+struct Variant {
+  uint32_t depth = 0;
+  uint32_t num_drafts = 0;
+  int num_cancels = 0;
+};
+constexpr Variant kVariants[] = {
+    {1, 0, 30'000}, {2, 0, 30'000}, {3, 0, 30'000}, {2, 1, 10'000}};
+// Under ASan each takes several times as long.
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kShare = 10;
+#else
+constexpr int kShare = 1;
+#endif
 constexpr uint64_t kNumPrompts = 40;
 constexpr uint64_t kRequestsPerWorld = 24;
 
@@ -62,14 +72,12 @@ struct Tally {
   }
 };
 
-class CancelTest : public testing::TestWithParam<int> {
+class CancelTest : public testing::TestWithParam<Variant> {
  protected:
-  uint32_t depth() const { return 1 + GetParam() % 3; }
-
   FakeRank::Options Rank() {
     FakeRank::Options rank;
-    rank.engine.pipeline_depth = depth();
-    rank.engine.num_draft_tokens = GetParam() < 3 ? 0 : 2;
+    rank.engine.pipeline_depth = GetParam().depth;
+    rank.engine.num_draft_tokens = GetParam().num_drafts;
     rank.engine.max_running_requests = 2 + Random(6);
     rank.engine.max_chunk_tokens = 8 + Random(60);
     rank.engine.max_batched_tokens = rank.engine.max_chunk_tokens + Random(60);
@@ -103,7 +111,7 @@ class CancelTest : public testing::TestWithParam<int> {
                     const GenerationRequest& request,
                     const std::vector<uint32_t>& tokens);
 
-  std::mt19937_64 random_{static_cast<uint64_t>(GetParam()) + 1};
+  std::mt19937_64 random_{GetParam().depth + 10 * GetParam().num_drafts};
   uint64_t next_request_ = 0;
   // By prompt and sample.
   std::map<std::pair<uint64_t, uint32_t>, std::vector<uint32_t>> expected_;
@@ -115,20 +123,20 @@ void CancelTest::RunWorld() {
   const FakeRank::Options decode = Rank();
   SplitWorld world(prefill, decode, {.maps_regions = Random(2) == 0});
   world.network().set_hook([this](auto, auto, auto) {
-    return LoopbackFate{.copies = 1, .delay_polls = Random(3)};
+    return LoopbackFate{.copies = 1, .delay_polls = Random(2)};
   });
   for (uint64_t i = 0; i < kRequestsPerWorld; ++i) {
     world.Prefill(Request(next_request_++, world.clock().Now()),
                   Random(4) == 0 ? 1 + Random(3) : 1);
-    for (uint32_t turns = Random(12); turns > 0; --turns) {
+    for (uint32_t turns = Random(9); turns > 0; --turns) {
       world.Turn();
-      if (Random(4) == 0) CancelSome(world);
+      if (Random(3) == 0) CancelSome(world);
     }
   }
   // The last ones, too, are cancelled as often as they end by themselves.
   while (!world.idle()) {
     world.Turn();
-    if (Random(12) == 0) CancelSome(world);
+    if (Random(4) == 0) CancelSome(world);
   }
   world.RunUntilIdle();
   for (FakeRank* rank : {&world.prefill_rank(), &world.decode_rank()}) {
@@ -179,15 +187,16 @@ void CancelTest::ExpectPrefix(const FakeRank::Options& options,
       << request.id;
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, CancelTest, testing::Range(0, kNumVariants));
+INSTANTIATE_TEST_SUITE_P(Variants, CancelTest, testing::ValuesIn(kVariants));
 
 TEST_P(CancelTest, AHundredThousandAtRandomTimesFreeEverythingOnceAndSoon) {
-  while (tally_.cancelled + tally_.late < kCancelsPerVariant &&
-         !HasFatalFailure()) {
+  const int wanted = GetParam().num_cancels / kShare;
+  while (tally_.cancelled + tally_.late < wanted && !HasFatalFailure()) {
     RunWorld();
   }
-  std::cout << "depth " << depth() << ": " << tally_.cancelled << " cancelled, "
-            << tally_.late << " late; in the queue, the "
+  std::cout << "depth " << GetParam().depth << " drafts "
+            << GetParam().num_drafts << ": " << tally_.cancelled
+            << " cancelled, " << tally_.late << " late; in the queue, the "
             << "prompt, a transfer, decoding: " << tally_.ended_in[0] << ", "
             << tally_.ended_in[1] << ", " << tally_.ended_in[2] << ", "
             << tally_.ended_in[3] << "; steps until free:";
@@ -195,10 +204,10 @@ TEST_P(CancelTest, AHundredThousandAtRandomTimesFreeEverythingOnceAndSoon) {
     std::cout << ' ' << steps << ": " << count;
   }
   std::cout << '\n';
-  for (const int ends : tally_.ended_in) EXPECT_GT(ends, 500);
-  EXPECT_GT(tally_.late, 500);
-  EXPECT_LE(tally_.Percentile99(), 2u);
-  EXPECT_GT(tally_.num_frees(), kCancelsPerVariant / 4);
+  for (const int ends : tally_.ended_in) EXPECT_GT(ends, wanted / 50);
+  EXPECT_GT(tally_.late, wanted / 50);
+  EXPECT_GT(tally_.num_frees(), wanted / 5);
+  EXPECT_LE(tally_.Percentile99(), std::max(2u, GetParam().depth));
 }
 
 }  // namespace

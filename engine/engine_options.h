@@ -105,6 +105,7 @@ struct EngineLoad {
   uint32_t waiting_requests = 0;
   uint32_t importing_requests = 0;
   uint32_t exporting_requests = 0;
+  uint32_t paused_requests = 0;  // Of those running and waiting.
   uint32_t total_blocks = 0;
   uint32_t free_blocks = 0;
   uint32_t exported_blocks = 0;   // Leased to a peer.
@@ -119,6 +120,7 @@ struct EngineLoad {
     waiting_requests += other.waiting_requests;
     importing_requests += other.importing_requests;
     exporting_requests += other.exporting_requests;
+    paused_requests += other.paused_requests;
     total_blocks += other.total_blocks;
     free_blocks += other.free_blocks;
     exported_blocks += other.exported_blocks;

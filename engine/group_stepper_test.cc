@@ -247,5 +247,25 @@ TEST_F(GroupStepperTest, WhoDrainsNoMoreSaysThatToo) {
   EXPECT_TRUE(Idle());
 }
 
+TEST_F(GroupStepperTest, AGroupWithOnlyPausedRequestsSleepsUntilOneGoesOn) {
+  Submit(30);
+  for (int i = 0; i < 100 && sinks_[0].tokens.size() < 5; ++i) Answer(kMs);
+  ASSERT_GE(sinks_[0].tokens.size(), 5u);
+  PauseCommand pause = {.id = MakeRequest(1, 5, 30).id, .paused = true};
+  ours_.rank.engine().SetPaused(pause);
+  for (int i = 0; i < 10; ++i) Answer(kMs);
+  EXPECT_TRUE(ours_.stepper.asleep());
+  EXPECT_TRUE(theirs_.stepper.asleep());
+  EXPECT_FALSE(ours_.rank.engine().idle());
+  EXPECT_FALSE(ours_.stepper.Turn());
+  EXPECT_TRUE(ours_.sent.empty());
+  pause.paused = false;
+  ours_.rank.engine().SetPaused(pause);
+  RunUntilIdle();
+  EXPECT_EQ(
+      sinks_[0].tokens,
+      ExpectedOf(FakeModelRunner::Options(), MakeRequest(1, 5, 30)).tokens);
+}
+
 }  // namespace
 }  // namespace baton

@@ -25,11 +25,20 @@ struct AbortCommand {
   UnwantedSince since;
 };
 
+// Samples [first_sample, first_sample + num_samples).
+struct PauseCommand {
+  RequestId id;
+  uint32_t first_sample = 0;
+  uint32_t num_samples = 1;
+  bool paused = false;
+};
+
 using EngineCommand =
-    std::variant<SubmitCommand, AbortCommand, KvTransferEvent>;
+    std::variant<SubmitCommand, AbortCommand, PauseCommand, KvTransferEvent>;
 
 // Bounded by its producers: submits by max_waiting_requests, transfer events by
-// the transfers that the engine started, aborts by one a call of a client.
+// the transfers that the engine started, aborts by one a call of a client, and
+// pauses by one each time that a stream's reader falls behind or catches up.
 using Inbox = MpscQueue<EngineCommand>;
 
 }  // namespace baton

@@ -137,6 +137,8 @@ void LLMEngine::Abort(const RequestId& id,
                     abort_meter_.Stamp(environment_.clock->Now())});
 }
 
+void LLMEngine::SetPaused(const PauseCommand& samples) { Push(samples); }
+
 void LLMEngine::OnTransferEvent(KvTransferEvent event) {
   Push(std::move(event));
 }
@@ -257,6 +259,16 @@ void LLMEngine::OnCommand(AbortCommand& command) {
     if (command.sample_index.has_value() && key.second != first) break;
     sequence->MarkUnwanted(command.since);
     End(sequence.get(), absl::CancelledError("aborted"));
+  }
+}
+
+void LLMEngine::OnCommand(PauseCommand& command) {
+  auto place = sequences_.lower_bound({command.id, command.first_sample});
+  for (; place != sequences_.end(); ++place) {
+    const auto& [id, sample] = place->first;
+    if (id != command.id) break;
+    if (sample - command.first_sample >= command.num_samples) break;
+    place->second->paused = command.paused;
   }
 }
 
@@ -419,9 +431,13 @@ void LLMEngine::UpdateLoad() {
   for (const SequenceMetadata* sequence : scheduler_.running()) {
     load.importing_requests += sequence->phase() == SequencePhase::kImportingKv;
     load.inflight_tokens += sequence->total_inflight_tokens;
+    load.paused_requests += sequence->paused;
     if (sequence->phase() != SequencePhase::kPrefilling) continue;
     load.pending_prefill_tokens +=
         sequence->num_tokens() - sequence->computed_rows;
+  }
+  for (const SequenceMetadata* sequence : scheduler_.waiting()) {
+    load.paused_requests += sequence->paused;
   }
   load.running_requests = static_cast<uint32_t>(scheduler_.running().size());
   load.waiting_requests = static_cast<uint32_t>(scheduler_.waiting().size());

@@ -37,9 +37,10 @@
 
 namespace baton {
 
-// Submit, Abort, OnTransferEvent, limits, load, Wake: thread-safe. Everything
-// else: the engine thread, one at a time. All state of the rank is owned by
-// that thread; the inbox is the only way in, TokenSink the only way out.
+// Submit, Abort, SetPaused, OnTransferEvent, limits, load, Wake: thread-safe.
+// Everything else: the engine thread, one at a time. All state of the rank is
+// owned by that thread; the inbox is the only way in, TokenSink the only way
+// out.
 class LLMEngine {
  public:
   LLMEngine(const EngineOptions& options, const EngineEnvironment& environment);
@@ -62,9 +63,10 @@ class LLMEngine {
   // are taken, or none. REQUIRES: as many sinks as samples.
   absl::Status Submit(GenerationRequest request,
                       std::span<TokenSink* const> sinks);
-  // Ends one sample, or all; OnFinished(CANCELLED) follows. Unknown ids:
-  // nothing.
+  // Ends one sample, or all, with CANCELLED. Unknown ids: nothing.
   void Abort(const RequestId& id, std::optional<uint32_t> sample_index);
+  // Paused samples launch nothing, then go on as if nothing had been.
+  void SetPaused(const PauseCommand& samples);
   // The transfer agent's events come in here.
   void OnTransferEvent(KvTransferEvent event);
 
@@ -133,6 +135,7 @@ class LLMEngine {
 
   void OnCommand(SubmitCommand& command);
   void OnCommand(AbortCommand& command);
+  void OnCommand(PauseCommand& command);
   void OnCommand(KvTransferEvent& event);
   void OnExportEnded(const KvExportEnded& event);
   void OnImportEnded(const KvImportEnded& event);

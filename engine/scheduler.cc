@@ -37,7 +37,7 @@ uint32_t HostRows(const SequenceMetadata& sequence) {
 }
 
 bool HasRowsToPrefill(const SequenceMetadata* sequence) {
-  return sequence->phase() == SequencePhase::kPrefilling &&
+  return !sequence->paused && sequence->phase() == SequencePhase::kPrefilling &&
          HostRows(*sequence) > 0;
 }
 
@@ -62,7 +62,7 @@ void CountDraw(SequenceMetadata* sequence, uint32_t max_tokens,
 
 // Its newest token is known, here or on the device, and may not be its last.
 bool CanDecode(const SequenceMetadata* sequence) {
-  if (sequence->exports()) return false;
+  if (sequence->exports() || sequence->paused) return false;
   if (!sequence->on_device) {
     return sequence->phase() == SequencePhase::kDecoding;
   }
@@ -110,11 +110,12 @@ void Scheduler::Enqueue(SequenceMetadata* sequence) {
 
 std::span<SequenceMetadata* const> Scheduler::Admit() {
   admitted_.clear();
+  PreemptPausedForQueue();
   Held held;
   for (SequenceMetadata* sequence : waiting_) {
+    if (sequence->paused) continue;
     const PromptHolder holder = FindPrompt(*sequence);
-    uint32_t blocks = CacheSpec::BlocksFor(RowsToAdmit(*sequence));
-    if (holder.sequence != nullptr) blocks -= ShareableBlocks(*sequence);
+    const uint32_t blocks = BlocksToAdmit(*sequence, holder);
     if (!HasRoom(blocks, held)) break;
     if (holder.sequence != nullptr && !holder.has_prompt) {
       // Those behind it take only what it leaves.
@@ -156,6 +157,13 @@ uint32_t Scheduler::RowsToAdmit(const SequenceMetadata& sequence) const {
   const uint32_t drafter_rows = drafts() && !sequence.imports() ? 1 : 0;
   return std::min(sequence.num_tokens() + drafter_rows,
                   std::max(sequence.end_position(), sequence.num_tokens()));
+}
+
+uint32_t Scheduler::BlocksToAdmit(const SequenceMetadata& sequence,
+                                  const PromptHolder& holder) const {
+  const uint32_t blocks = CacheSpec::BlocksFor(RowsToAdmit(sequence));
+  return holder.sequence == nullptr ? blocks
+                                    : blocks - ShareableBlocks(sequence);
 }
 
 bool Scheduler::HasRoom(uint32_t blocks, const Held& held) const {
@@ -370,9 +378,9 @@ bool Scheduler::Grow(DecodeWish* wish) {
     // in flight still holds will be free soon.
     if (wish->sequence->inflight_draws > 0) return false;
     if (kv_->num_in(KvRangeState::kQuarantined) > 0) return false;
-    SequenceMetadata* youngest = YoungestBehind(*wish->sequence);
-    if (youngest == nullptr) return false;
-    Preempt(youngest);
+    SequenceMetadata* victim = FindVictim(*wish->sequence);
+    if (victim == nullptr) return false;
+    Preempt(victim);
   }
   return true;
 }
@@ -384,7 +392,7 @@ bool Scheduler::MayGrow(SequenceMetadata* sequence) const {
   return blocks <= sequence->kv.blocks().size() || kv_->num_free() > 0 ||
          sequence->inflight_draws > 0 ||
          kv_->num_in(KvRangeState::kQuarantined) > 0 ||
-         YoungestBehind(*sequence) != nullptr;
+         FindVictim(*sequence) != nullptr;
 }
 
 // The rows of the wish's step, the drafter's row of the newest token that it

@@ -45,6 +45,9 @@ struct StepBounds {
 //   sequence goes back to the queue, its KV forgotten, so the oldest always
 //   goes on. Exports and imports are never preempted: their transfer ends by
 //   itself.
+// - A paused sequence has no rows. Before anybody waits for a place or for
+//   blocks, or the youngest is preempted, the youngest paused one is, and stays
+//   in the queue, which passes it by, until it is paused no more.
 // - A step is of one type. While both kinds of work wait,
 //   decode_steps_per_prefill decode steps follow each prefill step.
 class Scheduler {
@@ -109,6 +112,9 @@ class Scheduler {
 
   PromptHolder FindPrompt(const SequenceMetadata& sequence) const;
   uint32_t RowsToAdmit(const SequenceMetadata& sequence) const;
+  uint32_t BlocksToAdmit(const SequenceMetadata& sequence,
+                         const PromptHolder& holder) const;
+  void PreemptPausedForQueue();
   bool HasRoom(uint32_t blocks, const Held& held) const;
   void AdmitOne(SequenceMetadata* sequence, const PromptHolder& holder);
   StepBounds WidestBounds(StepType type) const;
@@ -124,6 +130,9 @@ class Scheduler {
   bool Reserve(const DecodeWish& wish);
   void LeaveDevice(SequenceMetadata* sequence);
   SequenceMetadata* YoungestBehind(const SequenceMetadata& sequence) const;
+  SequenceMetadata* YoungestPaused() const;
+  // Whose blocks the sequence may have; null: nobody's.
+  SequenceMetadata* FindVictim(const SequenceMetadata& sequence) const;
   bool PrefillIsDue() const;
   bool drafts() const { return options_.num_draft_tokens > 0; }
 

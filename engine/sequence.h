@@ -106,6 +106,8 @@ struct SequenceMetadata {
   // Counts its departures from the running set: a launched row of an older
   // generation is ignored.
   uint32_t generation = 0;
+  // Whoever reads its tokens is behind: no rows until it has caught up.
+  bool paused = false;
   KvBlockRange kv;
   bool imported = false;  // The handle's KV has come; never asked for again.
   // [hidden_size], with `imported` and a drafter: of the prompt's last

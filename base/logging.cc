@@ -1,13 +1,17 @@
 #include "base/logging.h"
 
+#include <limits.h>
+#include <poll.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 
 namespace baton {
@@ -27,6 +31,37 @@ constexpr char SeverityLetter(LogSeverity severity) {
       return 'F';
   }
   return '?';
+}
+
+// Pipes take so much at once where they take anything.
+constexpr size_t kPieceBytes = PIPE_BUF;
+
+bool CanBeWritten() {
+  pollfd out = {STDERR_FILENO, POLLOUT, 0};
+  return poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0;
+}
+
+// The lines that a reader of stderr who stands still has cost.
+void WriteWithoutBlocking(const std::string& text) {
+  static std::mutex mutex;  // Else another thread fills what was free.
+  static uint64_t num_lost = 0;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::string lines = text;
+  if (num_lost > 0) {
+    lines = "W " + std::to_string(num_lost) +
+            " lines of log were lost: nobody read them\n" + lines;
+  }
+  for (size_t at = 0; at < lines.size(); at += kPieceBytes) {
+    if (!CanBeWritten()) {
+      ++num_lost;
+      return;
+    }
+    // Nothing to be done about a disk that is full.
+    [[maybe_unused]] const ssize_t written =
+        write(STDERR_FILENO, lines.data() + at,
+              std::min(kPieceBytes, lines.size() - at));
+  }
+  num_lost = 0;
 }
 
 }  // namespace
@@ -58,10 +93,7 @@ LogLine::LogLine(LogSeverity severity, const char* file, int line)
 
 LogLine::~LogLine() {
   stream_ << '\n';
-  const std::string text = stream_.str();
-  // Nothing to be done about a stderr that cannot be written.
-  [[maybe_unused]] const ssize_t written =
-      write(STDERR_FILENO, text.data(), text.size());
+  WriteWithoutBlocking(stream_.str());
   if (severity_ == LogSeverity::kFatal) std::abort();
 }
 

@@ -3,9 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/fault_point.h"
 #include "base/logging.h"
+#include "comm/kv_checksum.h"
 
 namespace baton {
+namespace {
+
+// Between two looks at what else is to be done.
+constexpr uint32_t kSumsOfATurn = 16;
+
+}  // namespace
 
 KvExporter::KvExporter(const KvTransferAgentOptions* options,
                        Transport* transport, const KvPool* pool,
@@ -30,8 +38,12 @@ void KvExporter::PublishReadable(ExportId id, uint32_t num_blocks,
   e->readable = num_blocks;
   Progress(e, now);
   if (e->state != KvExportState::kOpened) return;
-  transport_->SendMessage(e->peer, EncodeKvTransferMessage(KvReadableMessage{
-                                       e->token, e->readable}));
+  ReachFaultPoint(FaultPoint::kKvExportBlocks);
+  if (e->wants_checksums) {
+    MaybeSummable(e);
+  } else {
+    Announce(e);
+  }
   SendBlocks(e);
 }
 
@@ -41,6 +53,7 @@ void KvExporter::PublishTail(ExportId id, std::string tail, absl::Time now) {
   CHECK(!e->tail.has_value()) << "export " << id;
   e->tail = std::move(tail);
   Progress(e, now);
+  ReachFaultPoint(FaultPoint::kKvExportTail);
   if (e->state == KvExportState::kOpened) SendState(e, now);
 }
 
@@ -67,14 +80,17 @@ bool KvExporter::OnMessage(const KvOpenMessage& message, absl::Time now) {
   e->peer = *peer;
   e->token = message.token;
   e->mode = message.mode;
-  e->next_block = message.first_block;
+  e->first_block = e->next_block = message.first_block;
+  e->wants_checksums = message.checksums;
   e->first_tag = message.first_tag;
   e->max_in_flight =
       std::min(message.max_in_flight, options_->max_blocks_in_flight);
   MoveTo(e, KvExportState::kOpened);
+  ReachFaultPoint(FaultPoint::kKvExportOpened);
   Progress(e, now);
   SendState(e, now);
   SendBlocks(e);
+  MaybeSummable(e);
   return true;
 }
 
@@ -83,6 +99,7 @@ bool KvExporter::OnMessage(const KvDoneMessage& message, absl::Time now) {
   if (e == nullptr) return false;
   // Nobody can have what was not published.
   if (e->readable != e->blocks.size() || !e->tail.has_value()) return false;
+  if (ReachFaultPoint(FaultPoint::kKvExportDone)) return false;
   Close(e, absl::OkStatus(), false, now);
   return true;
 }
@@ -120,6 +137,24 @@ void KvExporter::OnPeerFailed(const PeerFailed& event, absl::Time now) {
   for (Export* e : theirs) {
     Close(e, absl::UnavailableError("the importer is gone"), false, now);
   }
+}
+
+bool KvExporter::SumSome() {
+  if (summable_.empty()) return false;
+  Export* e = Find(summable_.front());
+  summable_.pop_front();
+  // One that ended meanwhile leaves its turn to nobody; the caller comes again.
+  if (e == nullptr || e->state != KvExportState::kOpened) return true;
+  e->summable = false;
+  for (uint32_t n = 0; n < kSumsOfATurn && Announced(*e) < e->readable; ++n) {
+    const uint32_t i = Announced(*e);
+    e->checksums.push_back(KvBlockChecksum(
+        pool_->block(e->blocks[i]), pool_->block_bytes(),
+        {.index = i, .generation = pool_->generation(e->blocks[i])}));
+  }
+  Announce(e);
+  MaybeSummable(e);
+  return true;
 }
 
 void KvExporter::Sweep(absl::Time now) {
@@ -185,9 +220,27 @@ void KvExporter::Progress(Export* e, absl::Time now) {
   next_sweep_ = std::min(next_sweep_, e->deadline);
 }
 
-void KvExporter::SendState(Export* e, absl::Time now) {
+uint32_t KvExporter::Announced(const Export& e) {
+  if (!e.wants_checksums) return e.readable;
+  return std::min(e.readable,
+                  e.first_block + static_cast<uint32_t>(e.checksums.size()));
+}
+
+void KvExporter::Announce(Export* e) {
   transport_->SendMessage(e->peer, EncodeKvTransferMessage(KvReadableMessage{
-                                       e->token, e->readable}));
+                                       e->token, Announced(*e), e->checksums}));
+}
+
+void KvExporter::MaybeSummable(Export* e) {
+  if (!e->wants_checksums || e->summable || Announced(*e) >= e->readable) {
+    return;
+  }
+  e->summable = true;
+  summable_.push_back(e->id);
+}
+
+void KvExporter::SendState(Export* e, absl::Time now) {
+  Announce(e);
   if (e->tail.has_value()) {
     transport_->SendMessage(
         e->peer, EncodeKvTransferMessage(KvTailMessage{e->token, *e->tail}));

@@ -4,6 +4,7 @@
 #define BATON_COMM_KV_EXPORTER_H_
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,10 @@ class KvExporter {
   bool OnTransferDone(const TransferDone& event, absl::Time now);
   void OnPeerFailed(const PeerFailed& event, absl::Time now);
 
+  // Computes a few checksums of one export; false if none is due.
+  bool SumSome();
+  bool has_sums() const { return !summable_.empty(); }
+
   // Ends leases, repeats states, closes peers that keep blocks in flight.
   void Sweep(absl::Time now);
   absl::Time next_sweep() const { return next_sweep_; }
@@ -58,7 +63,11 @@ class KvExporter {
     PeerId peer;
     uint64_t token = 0;
     KvTransferMode mode = KvTransferMode::kPull;
-    uint32_t next_block = 0;  // The next to send.
+    uint32_t first_block = 0;
+    bool wants_checksums = false;
+    bool summable = false;            // Is in summable_.
+    std::vector<uint64_t> checksums;  // Of blocks from first_block on.
+    uint32_t next_block = 0;          // The next to send.
     uint64_t first_tag = 0;
     uint32_t max_in_flight = 0;
     uint32_t in_flight = 0;
@@ -71,6 +80,10 @@ class KvExporter {
   void Refuse(const KvOpenMessage& message);
   void MoveTo(Export* e, KvExportState state);
   void Progress(Export* e, absl::Time now);
+  // What the peer may take: with checksums, what has its own.
+  static uint32_t Announced(const Export& e);
+  void Announce(Export* e);
+  void MaybeSummable(Export* e);
   void SendState(Export* e, absl::Time now);
   void SendBlocks(Export* e);
   // Ends the export now or when its sends have; `e` may be gone afterwards.
@@ -85,6 +98,7 @@ class KvExporter {
 
   absl::flat_hash_map<ExportId, std::unique_ptr<Export>> exports_;
   absl::flat_hash_map<TransferId, ExportId> sends_;
+  std::deque<ExportId> summable_;  // Taken in turns.
   absl::Time next_sweep_ = absl::InfiniteFuture();
 };
 

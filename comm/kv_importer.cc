@@ -4,10 +4,13 @@
 #include <limits>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "base/fault_point.h"
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "comm/kv_checksum.h"
 
 namespace baton {
 namespace {
@@ -17,6 +20,16 @@ KvImportEnded Ended(ImportId id, absl::Status status) {
   ended.id = id;
   ended.status = std::move(status);
   return ended;
+}
+
+// A block that has just arrived.
+void MaybeDamage(std::byte* block, size_t bytes) {
+  if (ReachFaultPoint(FaultPoint::kKvImportBlock)) {
+    block[bytes / 3] ^= std::byte{4};
+  }
+  if (ReachFaultPoint(FaultPoint::kKvImportCut)) {
+    std::fill(block + bytes / 2, block + bytes, std::byte{0});
+  }
 }
 
 }  // namespace
@@ -40,6 +53,7 @@ void KvImporter::Start(KvImportRequest request, absl::Time now) {
   }
   auto import = std::make_unique<Import>();
   import->request = std::move(request);
+  import->arrived.resize(import->request.blocks.size());
   import->start = now;
   import->deadline = now + options_->import_timeout;
   next_sweep_ = std::min(next_sweep_, import->deadline);
@@ -48,6 +62,7 @@ void KvImporter::Start(KvImportRequest request, absl::Time now) {
     return;
   }
   tokens_.emplace(import->token, id);
+  ReachFaultPoint(FaultPoint::kKvImportOpen);
   SendOpen(import.get(), now);
   imports_.emplace(id, std::move(import));
 }
@@ -62,16 +77,23 @@ bool KvImporter::OnMessage(const KvReadableMessage& message, absl::Time now) {
   Import* import = Hear(message.token, now);
   if (import == nullptr) return false;
   if (message.num_blocks > import->request.handle.blocks.size()) return false;
-  if (message.num_blocks > import->readable) {
-    import->readable = message.num_blocks;
-    import->deadline = now + options_->import_timeout;
-    MaybeCopyable(import);
+  if (message.num_blocks <= import->readable) return true;
+  if (options_->checksums && message.num_blocks > import->request.first_block &&
+      message.num_blocks - import->request.first_block !=
+          message.checksums.size()) {
+    return false;
   }
+  import->readable = message.num_blocks;
+  import->checksums = message.checksums;
+  import->deadline = now + options_->import_timeout;
+  MaybeCopyable(import);
+  MaybeFinish(import, now);
   return true;
 }
 
 bool KvImporter::OnMessage(const KvTailMessage& message, absl::Time now) {
   if (message.tail.size() > kMaxKvTailBytes) return false;
+  if (ReachFaultPoint(FaultPoint::kKvImportTail)) return false;
   Import* import = Hear(message.token, now);
   if (import == nullptr) return false;
   if (!import->tail.has_value()) import->tail = message.tail;
@@ -91,7 +113,11 @@ bool KvImporter::OnTransferDone(const TransferDone& event, absl::Time now) {
   if (it == receives_.end()) return false;
   Import* import = Find(it->second);
   receives_.erase(it);
-  CHECK(import != nullptr && import->receives.erase(event.id) == 1);
+  CHECK(import != nullptr);
+  const auto receive = import->receives.find(event.id);
+  CHECK(receive != import->receives.end());
+  const uint32_t block = receive->second;
+  import->receives.erase(receive);
   if (import->state == KvImportState::kDraining) {
     if (import->receives.empty()) Report(import, now);
     return true;
@@ -100,7 +126,7 @@ bool KvImporter::OnTransferDone(const TransferDone& event, absl::Time now) {
     Fail(import, absl::UnavailableError("a block was not received"), true, now);
     return true;
   }
-  ++import->received;
+  Arrive(import, block);
   import->deadline = now + options_->import_timeout;
   MaybeFinish(import, now);
   return true;
@@ -142,8 +168,8 @@ bool KvImporter::CopySome(absl::Time now) {
            now);
       return true;
     }
-    ++import->copied;
-    ++import->received;
+    Arrive(import, import->copied++);
+    if (!Check(import)) break;  // While it is in the caches.
   }
   import->deadline = now + options_->import_timeout;
   MaybeCopyable(import);
@@ -231,11 +257,11 @@ absl::Status KvImporter::Prepare(Import* import) {
   // Tags are never reused, so a late block of another import matches nothing.
   import->first_tag = next_tag_;
   next_tag_ += handle.blocks.size();
-  for (size_t i = 0; i < import->request.blocks.size(); ++i) {
+  for (uint32_t i = 0; i < import->request.blocks.size(); ++i) {
     const TransferId receive = transport_->PostReceive(
         import->first_tag + import->request.first_block + i,
         {pool_->block(import->request.blocks[i]), pool_->block_bytes()});
-    import->receives.insert(receive);
+    import->receives.emplace(receive, i);
     receives_.emplace(receive, import->request.id);
   }
   return absl::OkStatus();
@@ -280,6 +306,7 @@ void KvImporter::SendOpen(Import* import, absl::Time now) {
   open.block_bytes = handle.block_bytes;
   open.first_tag = import->first_tag;
   open.max_in_flight = options_->max_blocks_in_flight;
+  open.checksums = options_->checksums;
   open.address = transport_->address();
   transport_->SendMessage(import->peer, EncodeKvTransferMessage(open));
   import->next_refresh = now + options_->refresh_interval;
@@ -293,14 +320,50 @@ void KvImporter::MaybeCopyable(Import* import) {
   copyable_.push_back(import->request.id);
 }
 
+void KvImporter::Arrive(Import* import, uint32_t block) {
+  MaybeDamage(pool_->block(import->request.blocks[block]),
+              pool_->block_bytes());
+  import->arrived[block] = true;
+  ++import->received;
+}
+
+bool KvImporter::Check(Import* import) {
+  const KvImportRequest& request = import->request;
+  uint32_t& i = import->checked;
+  for (; i < request.blocks.size() && import->arrived[i]; ++i) {
+    if (!options_->checksums) continue;
+    if (i >= import->checksums.size()) break;  // Sent before it was announced.
+    const uint32_t index = request.first_block + i;
+    const KvBlockIdentity identity = {
+        .index = index, .generation = request.handle.blocks[index].generation};
+    if (KvBlockChecksum(pool_->block(request.blocks[i]), pool_->block_bytes(),
+                        identity) != import->checksums[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void KvImporter::MaybeFinish(Import* import, absl::Time now) {
   const KvImportRequest& request = import->request;
-  if (import->received != request.blocks.size() || !import->tail.has_value()) {
+  if (!Check(import)) {
+    ++num_damaged_blocks_;
+    LOG(WARNING) << "import " << request.id << " block "
+                 << request.first_block + import->checked << " of "
+                 << request.handle.blocks.size() << " arrived damaged";
+    return Fail(import, absl::AbortedError("a KV block arrived damaged"), true,
+                now);
+  }
+  if (import->checked != request.blocks.size() || !import->tail.has_value()) {
     return;
   }
-  transport_->SendMessage(import->peer,
-                          EncodeKvTransferMessage(KvDoneMessage{
-                              request.handle.export_id, import->token}));
+  ReachFaultPoint(FaultPoint::kKvImportDone);
+  const std::string done = EncodeKvTransferMessage(
+      KvDoneMessage{request.handle.export_id, import->token});
+  transport_->SendMessage(import->peer, done);
+  if (ReachFaultPoint(FaultPoint::kKvImportDoneTwice)) {
+    transport_->SendMessage(import->peer, done);
+  }
   Report(import, now);
 }
 
@@ -317,7 +380,9 @@ void KvImporter::Fail(Import* import, absl::Status outcome, bool tell_peer,
     return;
   }
   MoveTo(import, KvImportState::kDraining);
-  for (TransferId receive : import->receives) transport_->Cancel(receive);
+  for (const auto& [receive, block] : import->receives) {
+    transport_->Cancel(receive);
+  }
   import->next_refresh = absl::InfiniteFuture();
   import->deadline = now + options_->drain_timeout;
   next_sweep_ = std::min(next_sweep_, import->deadline);

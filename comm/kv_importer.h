@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "comm/kv_pool.h"
@@ -55,6 +54,8 @@ class KvImporter {
   void Sweep(absl::Time now);
   absl::Time next_sweep() const { return next_sweep_; }
 
+  uint64_t num_damaged_blocks() const { return num_damaged_blocks_; }
+
  private:
   struct Import {
     KvImportRequest request;
@@ -63,11 +64,15 @@ class KvImporter {
     uint64_t token = 0;
     const std::byte* remote = nullptr;  // The exporter's region; null: kPush.
     uint64_t first_tag = 0;
-    uint32_t readable = 0;  // handle.blocks[0, readable) are final.
-    uint32_t copied = 0;    // Of request.blocks; they are copied in order.
-    bool copyable = false;  // Is in copyable_.
-    uint32_t received = 0;  // Of request.blocks.
-    absl::flat_hash_set<TransferId> receives;  // Outstanding.
+    uint32_t readable = 0;      // handle.blocks[0, readable) are final.
+    uint32_t copied = 0;        // Of request.blocks; they are copied in order.
+    bool copyable = false;      // Is in copyable_.
+    uint32_t received = 0;      // Of request.blocks.
+    std::vector<bool> arrived;  // Which those are.
+    std::vector<uint64_t> checksums;  // Of request.blocks, as far as told.
+    uint32_t checked = 0;             // Of request.blocks, in their order.
+    // Outstanding, each for which of request.blocks.
+    absl::flat_hash_map<TransferId, uint32_t> receives;
     std::optional<std::string> tail;
     absl::Time start;
     absl::Time deadline;
@@ -85,6 +90,10 @@ class KvImporter {
   void MoveTo(Import* import, KvImportState state);
   void SendOpen(Import* import, absl::Time now);
   void MaybeCopyable(Import* import);
+  void Arrive(Import* import, uint32_t block);  // Of request.blocks.
+  // Whether what has arrived is what was sent, as far as that is known.
+  bool Check(Import* import);
+  // After a block or word of one: ends the import if it is whole, or damaged.
   void MaybeFinish(Import* import, absl::Time now);
   // Ends the import now or when its receives have; it may be gone afterwards.
   void Fail(Import* import, absl::Status outcome, bool tell_peer,
@@ -104,6 +113,7 @@ class KvImporter {
   absl::flat_hash_map<TransferId, ImportId> receives_;
   std::deque<ImportId> copyable_;  // Taken in turns.
   absl::Time next_sweep_ = absl::InfiniteFuture();
+  uint64_t num_damaged_blocks_ = 0;
 };
 
 }  // namespace baton

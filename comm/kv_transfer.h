@@ -43,7 +43,8 @@ struct KvExportEnded {
 
 struct KvImportEnded {
   ImportId id;
-  // ABORTED: the exporter ended the lease or reused a block; UNAVAILABLE: gone
+  // ABORTED: the exporter ended the lease or reused a block, or one arrived
+  // damaged; UNAVAILABLE: gone
   // or silent; CANCELLED: CancelImport; INVALID_ARGUMENT: the handle does not
   // fit its pool or ours; FAILED_PRECONDITION: another fingerprint, or no way
   // to move blocks between these two processes.
@@ -70,6 +71,9 @@ struct KvTransferAgentOptions {
   absl::Duration drain_timeout = absl::Seconds(2);
   // Of one transfer.
   uint32_t max_blocks_in_flight = 16;
+  // Imports compare what arrived with checksums, which exporters compute when
+  // asked to.
+  bool checksums = true;
   // Of the secrets that name transfers; 0 draws one. Simulations set it.
   uint64_t token_seed = 0;
 };
@@ -80,6 +84,7 @@ inline constexpr size_t kMaxKvTailBytes = 1 << 20;
 struct KvTransferCounters {
   uint64_t malformed_messages = 0;
   uint64_t ignored_messages = 0;  // Late, duplicate, or not meant for us.
+  uint64_t damaged_blocks = 0;    // That arrived, and ended their import.
 };
 
 }  // namespace baton

@@ -48,7 +48,8 @@ class KvTransferAgent::Core {
   void Wait(absl::Duration timeout);
   KvTransferCounters counters() const {
     return {.malformed_messages = malformed_messages_.load(),
-            .ignored_messages = ignored_messages_.load()};
+            .ignored_messages = ignored_messages_.load(),
+            .damaged_blocks = damaged_blocks_.load()};
   }
 
  private:
@@ -66,6 +67,7 @@ class KvTransferAgent::Core {
   MpscQueue<Command> commands_;
   std::atomic<uint64_t> malformed_messages_ = 0;
   std::atomic<uint64_t> ignored_messages_ = 0;
+  std::atomic<uint64_t> damaged_blocks_ = 0;
 
   // The agent's thread only.
   std::vector<KvTransferEvent> ended_;
@@ -87,11 +89,14 @@ bool KvTransferAgent::Core::Poll() {
     std::visit([&](const auto& e) { Handle(e, now); }, event);
   }
   const bool copied = importer_.CopySome(now);
+  const bool summed = exporter_.SumSome();
   if (now >= exporter_.next_sweep()) exporter_.Sweep(now);
   if (now >= importer_.next_sweep()) importer_.Sweep(now);
 
-  const bool worked =
-      copied || !events_.empty() || !drained_.empty() || !ended_.empty();
+  damaged_blocks_.store(importer_.num_damaged_blocks());
+
+  const bool worked = copied || summed || !events_.empty() ||
+                      !drained_.empty() || !ended_.empty();
   std::vector<KvTransferEvent> ended;
   ended.swap(ended_);
   for (KvTransferEvent& event : ended) on_event_(std::move(event));
@@ -99,7 +104,7 @@ bool KvTransferAgent::Core::Poll() {
 }
 
 void KvTransferAgent::Core::Wait(absl::Duration timeout) {
-  if (importer_.has_copies()) return;
+  if (importer_.has_copies() || exporter_.has_sums()) return;
   const absl::Time next =
       std::min(exporter_.next_sweep(), importer_.next_sweep());
   timeout = std::min(timeout, next - clock_->Now());

@@ -6,7 +6,7 @@ namespace baton {
 namespace {
 
 constexpr uint16_t kMagic = 0x4b42;
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 2;
 
 // The kind of a message is its place in the variant, plus one.
 enum class Kind : uint8_t {
@@ -27,10 +27,14 @@ void Write(const KvOpenMessage& m, WireWriter* out) {
       .Int(m.block_bytes)
       .Int(m.first_tag)
       .Int(m.max_in_flight)
+      .Int(static_cast<uint8_t>(m.checksums))
       .Bytes(m.address);
 }
 void Write(const KvReadableMessage& m, WireWriter* out) {
-  out->Int(m.token).Int(m.num_blocks);
+  out->Int(m.token)
+      .Int(m.num_blocks)
+      .Int(static_cast<uint32_t>(m.checksums.size()));
+  for (const uint64_t checksum : m.checksums) out->Int(checksum);
 }
 void Write(const KvTailMessage& m, WireWriter* out) {
   out->Int(m.token).Bytes(m.tail);
@@ -59,8 +63,23 @@ std::optional<KvTransferMessage> ReadOpen(WireReader* in) {
   m.block_bytes = in->Int<uint64_t>();
   m.first_tag = in->Int<uint64_t>();
   m.max_in_flight = in->Int<uint32_t>();
+  const uint8_t checksums = in->Int<uint8_t>();
+  m.checksums = checksums == 1;
   m.address = in->Bytes();
-  if (!IsMode(mode)) return std::nullopt;
+  if (!IsMode(mode) || checksums > 1) return std::nullopt;
+  return m;
+}
+
+std::optional<KvTransferMessage> ReadReadable(WireReader* in) {
+  KvReadableMessage m;
+  m.token = in->Int<uint64_t>();
+  m.num_blocks = in->Int<uint32_t>();
+  const uint64_t count = in->Int<uint32_t>();
+  if (in->rest().size() != count * sizeof(uint64_t)) return std::nullopt;
+  m.checksums.reserve(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    m.checksums.push_back(in->Int<uint64_t>());
+  }
   return m;
 }
 
@@ -68,10 +87,8 @@ std::optional<KvTransferMessage> ReadBody(uint8_t kind, WireReader* in) {
   switch (static_cast<Kind>(kind)) {
     case Kind::kOpen:
       return ReadOpen(in);
-    case Kind::kReadable: {
-      const uint64_t token = in->Int<uint64_t>();
-      return KvReadableMessage{token, in->Int<uint32_t>()};
-    }
+    case Kind::kReadable:
+      return ReadReadable(in);
     case Kind::kTail: {
       const uint64_t token = in->Int<uint64_t>();
       return KvTailMessage{token, std::string(in->Bytes())};

@@ -2,8 +2,9 @@
 //
 //   message  := 0x4b42:u16 version:u8 kind:u8 body
 //   open     := export:u64 token:u64 mode:u8 first_block:u32 num_blocks:u32
-//               block_bytes:u64 first_tag:u64 max_in_flight:u32 address:bytes
-//   readable := token:u64 num_blocks:u32
+//               block_bytes:u64 first_tag:u64 max_in_flight:u32 checksums:u8
+//               address:bytes
+//   readable := token:u64 num_blocks:u32 count:u32 checksum:u64{count}
 //   tail     := token:u64 tail:bytes
 //   done     := export:u64 token:u64       the importer has everything
 //   cancel   := export:u64 token:u64       the importer gives up
@@ -20,6 +21,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "comm/kv_transfer.h"
 
@@ -40,11 +42,14 @@ struct KvOpenMessage {
   uint64_t block_bytes = 0;
   uint64_t first_tag = 0;
   uint32_t max_in_flight = 0;
+  bool checksums = false;  // Blocks are readable once they have theirs.
   std::string address;
 };
 struct KvReadableMessage {
   uint64_t token = 0;
   uint32_t num_blocks = 0;
+  // Of blocks [first_block, num_blocks), if the open asked for them.
+  std::vector<uint64_t> checksums;
 };
 struct KvTailMessage {
   uint64_t token = 0;

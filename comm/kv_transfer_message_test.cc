@@ -18,9 +18,11 @@ std::vector<KvTransferMessage> OneOfEach() {
   open.block_bytes = uint64_t{1} << 33;
   open.first_tag = 17;
   open.max_in_flight = 16;
+  open.checksums = true;
   open.address = std::string("with\0null", 9);
   return {open,
-          KvReadableMessage{5, 12},
+          KvReadableMessage{5, 12, {}},
+          KvReadableMessage{5, 12, {7, ~uint64_t{0}, 0}},
           KvTailMessage{6, std::string(1000, 't')},
           KvTailMessage{6, ""},
           KvDoneMessage{ExportId(1), 2},
@@ -50,15 +52,18 @@ TEST(KvTransferMessageTest, TheFieldsOfAnOpenKeepTheirPlaces) {
   EXPECT_EQ(open.block_bytes, uint64_t{1} << 33);
   EXPECT_EQ(open.first_tag, 17u);
   EXPECT_EQ(open.max_in_flight, 16u);
+  EXPECT_TRUE(open.checksums);
   EXPECT_EQ(open.address, std::string("with\0null", 9));
 }
 
 TEST(KvTransferMessageTest, TheLayoutIsTheDocumentedOne) {
-  EXPECT_EQ(EncodeKvTransferMessage(KvReadableMessage{0x0807060504030201, 12}),
-            std::string("\x42\x4b\x01\x02"
+  EXPECT_EQ(EncodeKvTransferMessage(KvReadableMessage{
+                0x0807060504030201, 12, {0x1817161514131211}}),
+            std::string("\x42\x4b\x02\x02"
                         "\x01\x02\x03\x04\x05\x06\x07\x08"
-                        "\x0c\0\0\0",
-                        16));
+                        "\x0c\0\0\0\x01\0\0\0"
+                        "\x11\x12\x13\x14\x15\x16\x17\x18",
+                        28));
 }
 
 TEST(KvTransferMessageTest, EveryTruncationAndEveryExcessIsRefused) {
@@ -75,8 +80,16 @@ TEST(KvTransferMessageTest, EveryTruncationAndEveryExcessIsRefused) {
 TEST(KvTransferMessageTest, ForeignMagicVersionKindAndModeAreRefused) {
   const std::string good = EncodeKvTransferMessage(OneOfEach()[0]);
   constexpr size_t kMode = 4 + 8 + 8;
-  for (const auto& [at, value] : std::vector<std::pair<size_t, char>>{
-           {0, 0}, {1, 0}, {2, 2}, {3, 0}, {3, 7}, {kMode, 0}, {kMode, 3}}) {
+  constexpr size_t kChecksums = kMode + 1 + 4 + 4 + 8 + 8 + 4;
+  for (const auto& [at, value] :
+       std::vector<std::pair<size_t, char>>{{0, 0},
+                                            {1, 0},
+                                            {2, 1},
+                                            {3, 0},
+                                            {3, 7},
+                                            {kMode, 0},
+                                            {kMode, 3},
+                                            {kChecksums, 2}}) {
     std::string bad = good;
     bad[at] = value;
     EXPECT_FALSE(DecodeKvTransferMessage(bad).has_value()) << at;

@@ -194,7 +194,7 @@ TEST_P(SplitSamplesTest, ADeadPrefillServerFailsTheFirstAlone) {
     world.network().Kill("p", true);
     world.RunUntilIdle();
     EXPECT_EQ(split.decode.code(), imported ? absl::StatusCode::kOk
-                                            : absl::StatusCode::kUnavailable);
+                                            : absl::StatusCode::kAborted);
     failed += !imported;
     for (uint32_t i = 0; i < 2; ++i) {
       world.ExpectOtherExact(split, i);

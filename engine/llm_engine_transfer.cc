@@ -12,10 +12,16 @@
 namespace baton {
 namespace {
 
+// UNAVAILABLE would blame this process; the other end may be the one at fault.
+absl::Status WithoutBlame(const absl::Status& status) {
+  return absl::IsUnavailable(status) ? absl::AbortedError(status.message())
+                                     : status;
+}
+
 absl::StatusOr<KvTailEntry> TakeTail(const KvImportEnded& event,
                                      const ModelRunnerInfo& model,
                                      SequenceMetadata* sequence) {
-  RETURN_IF_ERROR(event.status);
+  RETURN_IF_ERROR(WithoutBlame(event.status));
   ASSIGN_OR_RETURN(KvTail tail, DecodeKvTail(event.tail, model.vocab_size,
                                              model.drafter_hidden_size()));
   for (KvTailEntry& entry : tail.entries) {
@@ -73,7 +79,7 @@ void LLMEngine::StartImport(SequenceMetadata* sequence) {
 
 void LLMEngine::OnExportEnded(const KvExportEnded& event) {
   SequenceMetadata& sequence = Live(SequenceId(event.id.value()));
-  absl::Status status = event.status;
+  absl::Status status = WithoutBlame(event.status);
   // The lease's deadline is not the request's: another attempt may do better.
   if (absl::IsDeadlineExceeded(status)) {
     status =

@@ -228,7 +228,7 @@ TEST(LLMEngineTransferTest, ADeadPrefillServerFailsItsImportsAlone) {
     world.network().Kill("p", true);
     while (!split.decode.finished()) world.Turn();
     EXPECT_EQ(split.decode.code(), imported ? absl::StatusCode::kOk
-                                            : absl::StatusCode::kUnavailable);
+                                            : absl::StatusCode::kAborted);
     world.RunUntilIdle();
   }
 }

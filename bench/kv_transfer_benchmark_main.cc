@@ -1,6 +1,6 @@
 // MB/s of a KV import from another process, over shared memory and over tcp,
-// beside memcpy of as many bytes and a plain TCP connection that carries them,
-// in turns:
+// without and with checksums, beside memcpy of as many bytes and a plain TCP
+// connection that carries them, in turns:
 //
 //   kv_transfer_benchmark [BLOCKS [BLOCK_BYTES [ROUNDS]]]
 #include <netinet/in.h>
@@ -39,12 +39,15 @@ std::vector<BlockId> AllBlocks(uint32_t n) {
 }
 
 std::unique_ptr<KvTransferSide> MakeSide(UcxMode mode, const Size& size,
-                                         const Clock* clock) {
+                                         const Clock* clock,
+                                         bool checksums = false) {
   auto transport =
       UcxTransport::Create({.mode = mode, .network_devices = "lo"});
   CHECK_OK(transport.status());
+  KvTransferAgentOptions options;
+  options.checksums = checksums;
   return std::make_unique<KvTransferSide>(*std::move(transport), size.blocks,
-                                          size.block_bytes, clock);
+                                          size.block_bytes, clock, options);
 }
 
 std::string ReadLine(int fd) {
@@ -102,7 +105,9 @@ class Pair {
   }
 
   // Only when all children have been forked, for UCX has threads.
-  void Start(UcxMode mode) { side_ = MakeSide(mode, size_, &clock_); }
+  void Start(UcxMode mode, bool checksums) {
+    side_ = MakeSide(mode, size_, &clock_, checksums);
+  }
 
   absl::Duration ImportOnce() {
     const ImportId id(++imports_);
@@ -187,6 +192,14 @@ class SocketPair {
   int fd_;
 };
 
+// A way of an import, and how long its imports took.
+struct Way {
+  UcxMode mode;
+  bool checksums;
+  std::unique_ptr<Pair> pair = {};
+  std::vector<absl::Duration> times = {};
+};
+
 // Block by block, as an import copies.
 absl::Duration CopyOnce(const Size& size, const std::vector<char>& from,
                         std::vector<char>* to) {
@@ -224,33 +237,36 @@ int Main(int argc, char** argv) {
   if (argc > 1) size.blocks = std::atoi(argv[1]);
   if (argc > 2) size.block_bytes = std::atoi(argv[2]);
   if (argc > 3) size.rounds = std::atoi(argv[3]);
-  Pair shm(UcxMode::kShm, size);
-  Pair tcp(UcxMode::kTcp, size);
+  Way shm{UcxMode::kShm, false}, shm_sums{UcxMode::kShm, true};
+  Way tcp{UcxMode::kTcp, false}, tcp_sums{UcxMode::kTcp, true};
+  Way* const ways[] = {&shm, &shm_sums, &tcp, &tcp_sums};
+  for (Way* way : ways) way->pair = std::make_unique<Pair>(way->mode, size);
   SocketPair socket(size);
-  shm.Start(UcxMode::kShm);
-  tcp.Start(UcxMode::kTcp);
+  for (Way* way : ways) way->pair->Start(way->mode, way->checksums);
   const std::vector<char> from(size.blocks * size.block_bytes, 1);
   std::vector<char> to(from.size());
-  shm.ImportOnce();  // Connects and maps.
-  tcp.ImportOnce();
+  for (Way* way : ways) way->pair->ImportOnce();  // Connects and maps.
   CopyOnce(size, from, &to);
   socket.ReadOnce(&to);
 
-  std::vector<absl::Duration> copy_times, shm_times, socket_times, tcp_times;
+  std::vector<absl::Duration> copy_times, socket_times;
   for (int i = 0; i < size.rounds; ++i) {
     copy_times.push_back(CopyOnce(size, from, &to));
-    shm_times.push_back(shm.ImportOnce());
     socket_times.push_back(socket.ReadOnce(&to));
-    tcp_times.push_back(tcp.ImportOnce());
+    for (Way* way : ways) way->times.push_back(way->pair->ImportOnce());
   }
   std::printf("%u blocks of %zu bytes, %d rounds\n", size.blocks,
               size.block_bytes, size.rounds);
   Print("memcpy", size, copy_times);
-  Print("shm", size, shm_times);
+  Print("shm", size, shm.times);
+  Print("shm+sums", size, shm_sums.times);
   Print("socket", size, socket_times);
-  Print("tcp", size, tcp_times);
-  PrintRatio("shm over memcpy", copy_times, shm_times);
-  PrintRatio("tcp over plain socket", socket_times, tcp_times);
+  Print("tcp", size, tcp.times);
+  Print("tcp+sums", size, tcp_sums.times);
+  PrintRatio("shm over memcpy", copy_times, shm.times);
+  PrintRatio("tcp over plain socket", socket_times, tcp.times);
+  PrintRatio("shm+sums over shm", shm.times, shm_sums.times);
+  PrintRatio("tcp+sums over tcp", tcp.times, tcp_sums.times);
   return 0;
 }
 

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/fault_point.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "comm/group_agreement.h"
@@ -165,8 +166,11 @@ GroupStepperOptions GroupLoop::StepperOptions() {
   options.send = [this](const VoteMessage& message) {
     if (num_processes() == 1) return;
     const std::string bytes = EncodeVote(message);
+    ReachFaultPoint(FaultPoint::kVotePost);
     for (uint32_t to = 0; to < num_processes(); ++to) {
-      if (to != process()) membership_->transport().channel().Send(to, bytes);
+      if (to == process()) continue;
+      membership_->transport().channel().Send(to, bytes);
+      ReachFaultPoint(FaultPoint::kVoteSent);
     }
   };
   options.amend_ballot = [this](Ballot* ballot) {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fault_point.h"
 #include "base/logging.h"
 #include "server/convert.h"
 #include "server/edge/grpc_status.h"
@@ -161,7 +162,6 @@ void TokenStreamReactor<Response>::Start(
   id_ = request->id;
   sample_index_ = request->sample_index;
   attempt_ = request->attempt;
-  has_handle_ = request->kv_handle.has_value();
   std::vector<TokenSink*> sinks;
   for (uint32_t i = 0; i < num_samples_; ++i) {
     sinks.push_back(&samples_.emplace_back(this, sample_index_ + i));
@@ -226,6 +226,7 @@ void TokenStreamReactor<Response>::Sample::OnPromptLogprobs(
 template <typename Response>
 void TokenStreamReactor<Response>::Sample::OnTokens(
     const ScoredTokens& tokens) {
+  ReachFaultPoint(FaultPoint::kTokensDrawn);
   stream_->MeasureTokens(tokens.tokens.size(), &last_token_);
   Response response;
   v1::TokenChunk* chunk = MutableChunk(&response);
@@ -290,32 +291,24 @@ void TokenStreamReactor<Response>::OnSampleEnd(
   FlushMetrics();
   environment_.metrics->OnRequestEnd(total_);
   LogEnd();
-  this->End(ToPeer(total_.status, total_.ended_in));
+  this->End(ToPeer(total_.status));
 }
 
 template <typename Response>
 SampleEnd TokenStreamReactor<Response>::EndOf(
     const GenerationOutcome& outcome) const {
   if (outcome.status.ok()) return SampleEnd::kFinished;
-  return absl::IsCancelled(ToPeer(outcome.status, outcome.ended_in))
-             ? SampleEnd::kAborted
-             : SampleEnd::kFailed;
+  return absl::IsCancelled(ToPeer(outcome.status)) ? SampleEnd::kAborted
+                                                   : SampleEnd::kFailed;
 }
 
 template <typename Response>
 absl::Status TokenStreamReactor<Response>::ToPeer(
-    const absl::Status& status, RequestActivity ended_in) const {
+    const absl::Status& status) const {
   if (absl::IsCancelled(status) && environment_.gate->is_cut()) {
     return DrainingError();
   }
   if (!absl::IsUnavailable(status)) return status;
-  constexpr bool kExports = std::is_same_v<Response, v1::PrefillResponse>;
-  const bool transfers =
-      kExports ? ended_in != RequestActivity::kQueued
-               : has_handle_ && ended_in == RequestActivity::kTransfer;
-  // A transfer failed. UNAVAILABLE would blame this worker; the other end may
-  // be the one at fault.
-  if (transfers) return absl::AbortedError(status.message());
   return WithReason(absl::UnavailableError("the worker's group is not whole"),
                     "GROUP_LOST");
 }

@@ -106,8 +106,7 @@ class TokenStreamReactor final
   void OnSampleEnd(bool is_first, const GenerationOutcome& outcome);
   SampleEnd EndOf(const GenerationOutcome& outcome) const;
   // Why the engine ended it, as the caller must take it.
-  absl::Status ToPeer(const absl::Status& status,
-                      RequestActivity ended_in) const;
+  absl::Status ToPeer(const absl::Status& status) const;
   void MeasureTokens(size_t num_tokens, absl::Time* last_token);
   void FlushMetrics();
   void LogEnd() const;
@@ -120,7 +119,6 @@ class TokenStreamReactor final
   RequestId id_;
   uint32_t sample_index_ = 0;
   uint32_t attempt_ = 0;
-  bool has_handle_ = false;
   std::deque<Sample> samples_;
 
   // The engine's thread.

@@ -103,6 +103,10 @@ WorkerMetrics::WorkerMetrics(const Maker& make)
           "Tokens that launched steps draw at most, not committed.")),
       importing_requests_(make.Transfers("import")),
       exporting_requests_(make.Transfers("export")),
+      damaged_blocks_(make.OneCounter(
+          "baton_kv_damaged_blocks_total",
+          "Blocks of KV that arrived unlike their checksum, with "
+          "--kv_checksums.")),
       malformed_messages_(make.DroppedMessages("malformed")),
       ignored_messages_(make.DroppedMessages("ignored")) {}
 
@@ -142,6 +146,7 @@ void WorkerMetrics::SetLoad(const EngineLoad& load) {
 
 void WorkerMetrics::SetTransfers(const KvTransferCounters& counters) {
   absl::MutexLock lock(&transfers_mutex_);
+  Raise(&damaged_blocks_, counters.damaged_blocks);
   Raise(&malformed_messages_, counters.malformed_messages);
   Raise(&ignored_messages_, counters.ignored_messages);
 }

@@ -64,9 +64,10 @@ class WorkerMetrics {
   prometheus::Gauge& inflight_tokens_;
   prometheus::Gauge& importing_requests_;
   prometheus::Gauge& exporting_requests_;
+  prometheus::Counter& damaged_blocks_;
   prometheus::Counter& malformed_messages_;
   prometheus::Counter& ignored_messages_;
-  absl::Mutex transfers_mutex_;  // One scrape raises the two counters.
+  absl::Mutex transfers_mutex_;  // One scrape raises the three counters.
 };
 
 }  // namespace baton

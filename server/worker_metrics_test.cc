@@ -95,8 +95,9 @@ TEST_F(WorkerMetricsTest, TheBlocksStatesAddUpAndTheGatewaysGaugesAreOneEach) {
   }
 }
 
-TEST_F(WorkerMetricsTest, DroppedMessagesFollowTheAgentsCountersAndNeverFall) {
-  metrics_.SetTransfers({.malformed_messages = 3, .ignored_messages = 4});
+TEST_F(WorkerMetricsTest, TransfersFollowTheAgentsCountersAndNeverFall) {
+  metrics_.SetTransfers(
+      {.malformed_messages = 3, .ignored_messages = 4, .damaged_blocks = 1});
   metrics_.SetTransfers({.malformed_messages = 5, .ignored_messages = 4});
   metrics_.SetTransfers({.malformed_messages = 2, .ignored_messages = 4});
   const std::string text = Text();
@@ -104,6 +105,8 @@ TEST_F(WorkerMetricsTest, DroppedMessagesFollowTheAgentsCountersAndNeverFall) {
       "baton_kv_transfer_dropped_messages_total{role=\"decode\",reason=";
   EXPECT_THAT(text, HasSubstr(series + "\"malformed\"} 5"));
   EXPECT_THAT(text, HasSubstr(series + "\"ignored\"} 4"));
+  EXPECT_THAT(text,
+              HasSubstr("baton_kv_damaged_blocks_total{role=\"decode\"} 1"));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/fault_point.h"
 #include "base/field_error.h"
 
 namespace baton {
@@ -148,6 +149,11 @@ void AddKvFlags(Flags* flags, WorkerOptions* o) {
                       "last sign of life from the decode server.",
               .min = 0.1,
               .max = 3600});
+  flags->Add(&o->kv_checksums,
+             {.name = "kv_checksums",
+              .help = "A decode server compares each block of KV that it gets "
+                      "with a checksum by the prefill server. A damaged one "
+                      "ends that try of its request alone."});
 }
 
 void AddGroupFlags(Flags* flags, WorkerOptions* o) {
@@ -291,6 +297,11 @@ void AddWorkerFlags(Flags* flags, WorkerOptions* options) {
   AddGroupFlags(flags, options);
   AddEplbFlags(flags, options);
   AddDaemonFlags(flags, &options->daemon);
+#ifdef BATON_FAULT_POINTS
+  flags->Add(&options->fault_points,
+             {.name = "fault_points",
+              .help = "What goes wrong where, NAME:ACTION[:COUNT],..."});
+#endif
 }
 
 std::vector<GroupOption> GroupOptionsOf(const WorkerOptions& o) {
@@ -325,6 +336,12 @@ std::vector<GroupOption> GroupOptionsOf(const WorkerOptions& o) {
 }
 
 absl::Status ValidateWorkerOptions(const WorkerOptions& o) {
+#ifdef BATON_FAULT_POINTS
+  if (const std::string problem = ArmFaultPoints(o.fault_points);
+      !problem.empty()) {
+    return FieldError("fault_points", problem);
+  }
+#endif
   if (o.engine.max_chunk_tokens > o.engine.max_batched_tokens) {
     return FieldError("max_chunk_tokens",
                       absl::StrCat("is more than --max_batched_tokens, ",

@@ -49,6 +49,7 @@ struct WorkerOptions {
   UcxMode transport = UcxMode::kAuto;
   std::string transport_devices = "auto";
   absl::Duration kv_lease = absl::Seconds(30);
+  bool kv_checksums = false;
 
   GroupFlags group_flags = {.local_ranks = 0};
   GroupLayout group;  // What follows; ResolveGroupLayout.
@@ -63,6 +64,10 @@ struct WorkerOptions {
   uint32_t eplb_max_layers_in_flight = 4;
 
   DaemonOptions daemon;
+
+#ifdef BATON_FAULT_POINTS
+  std::string fault_points;  // base/fault_point.h.
+#endif
 
   // Devices for UCX: loopback alone if gRPC listens there alone.
   std::string UcxDevices() const;

@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
   const absl::Time loaded = process->clock_.Now();
   RETURN_IF_ERROR(process->TakePool(options));
   const absl::Time pooled = process->clock_.Now();
-  process->StartAgent(options.kv_lease);
+  process->StartAgent(options);
   RETURN_IF_ERROR(process->JoinGroup(options));
   process->StartRanks(options, observer.on_step);
   process->StartLoop(options, std::move(observer));
@@ -216,11 +216,12 @@ EngineOptions WorkerProcess::MakeEngineOptions(const WorkerOptions& options) {
   return engine;
 }
 
-void WorkerProcess::StartAgent(absl::Duration kv_lease) {
+void WorkerProcess::StartAgent(const WorkerOptions& options) {
   if (transport_ == nullptr) return;
   agent_ = std::make_unique<KvTransferAgent>(
       KvTransferAgentOptions{.fingerprint = model().fingerprint,
-                             .lease = kv_lease},
+                             .lease = options.kv_lease,
+                             .checksums = options.kv_checksums},
       transport_.get(), pool_.get(), &clock_, [this](KvTransferEvent event) {
         const uint32_t rank = KvTransferPort::LocalRankOf(event);
         ranks_[rank]->engine().OnTransferEvent(

@@ -87,7 +87,7 @@ class WorkerProcess {
   absl::Status TakePool(const WorkerOptions& options);
   // The options that the engine works by, with what they leave to measure.
   EngineOptions MakeEngineOptions(const WorkerOptions& options);
-  void StartAgent(absl::Duration kv_lease);
+  void StartAgent(const WorkerOptions& options);
   absl::Status JoinGroup(const WorkerOptions& options);
   void StartRanks(const WorkerOptions& options,
                   const std::function<void(const StepStats&)>& observer);

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "base/fault_point.h"
 #include "base/field_error.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
@@ -197,6 +198,7 @@ int Daemon::Run() {
 void Daemon::Drain() {
   const absl::Time start = absl::Now();
   SetState(DaemonState::kDraining);
+  ReachFaultPoint(FaultPoint::kDrain);
   LOG(INFO) << "drain role " << role_ << " requests " << gate_.inside()
             << " grace " << absl::FormatDuration(options_.drain_grace);
   gate_.Close();

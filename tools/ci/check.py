@@ -16,15 +16,16 @@ COMMON = ["--keep_going", "--build_tests_only", "--show_progress", "--show_progr
           "--test_timeout=300,600,1200,3600", "//..."]
 # (name, flags, tags: one of these is wanted, and none of those with a minus)
 STAGES = [
-    ("every test", [], []),
-    ("unit tests under ASan and UBSan", ["--config=asan"], ["-noasan", "-integration", "-tidy"]),
+    ("every test", [], ["-fault_points"]),
+    ("unit tests and fault points under ASan and UBSan", ["--config=asan"], ["-noasan", "-integration", "-tidy"]),
     ("threaded tests under TSan", ["--config=tsan"], ["tsan"]),
     ("digests under clang", ["--config=clang"], ["digest"]),
 ]
 # The tag is not "long": Bazel's filter would take every test of size large for it.
 LONG = [
     ("long tests", ["--nocache_test_results"], ["extended"]),
-    ("unit tests under clang", ["--config=clang"], ["-noasan", "-integration", "-tidy", "-digest", "-extended"]),
+    ("unit tests under clang", ["--config=clang"],
+     ["-noasan", "-integration", "-tidy", "-digest", "-extended", "-fault_points"]),
 ]
 
 

@@ -206,14 +206,14 @@ absl::StatusOr<std::unique_ptr<LoadedDeepSeekV3>> LoadedDeepSeekV3::Load(
       .resident_experts = options.resident_experts};
   ASSIGN_OR_RETURN(DeepSeekV3Weights weights,
                    LoadDeepSeekV3Weights(config, tensors, weight_options, cpu));
-  std::unique_ptr<const TensorFiles> files;
-  if (!options.resident_experts.empty()) {
-    ASSIGN_OR_RETURN(files, TensorFiles::Open(tensors));
-  }
   ModelRunnerInfo info = MakeInfo(config, options);
   info.fingerprint = ModelFingerprint(
       config_text, tensors,
       {options.cache_dtype, options.drafter, options.numerics});
+  // An error if what was read so far is not of the files as they were opened.
+  ASSIGN_OR_RETURN(std::unique_ptr<const TensorFiles> files,
+                   TensorFiles::Open(tensors));
+  if (options.resident_experts.empty()) files.reset();
   DeepSeekV3Model model = MakeModel(config, std::move(weights),
                                     static_cast<int>(info.max_context_tokens));
   return std::unique_ptr<LoadedDeepSeekV3>(

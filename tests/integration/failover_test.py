@@ -156,7 +156,10 @@ class Pools:
 
     def await_ready(self, worker, times):
         """The router has seen it come `times` times."""
-        await_condition(lambda: self.router.log().count("worker %s ready" % worker.grpc) >= times, worker.grpc)
+        def is_seen():
+            assert worker.process.poll() is None, worker.log()
+            return self.router.log().count("worker %s ready" % worker.grpc) >= times
+        await_condition(is_seen, worker.grpc)
 
     def is_idle(self):
         return all(worker.metric(name) == 0 for worker in self.workers for name in
@@ -165,9 +168,9 @@ class Pools:
     def streams(self, requests):
         return [Stream(self.router.grpc, request) for request in requests]
 
-    def restart(self, worker):
+    def restart(self, worker, **environment):
         times = self.router.log().count("worker %s ready" % worker.grpc)
-        worker.start()
+        worker.start(**environment)
         self.await_ready(worker, times + 1)
 
     def end(self):

@@ -29,9 +29,10 @@ class Server:
         self._log = os.path.join(os.environ["TEST_TMPDIR"], log)
         self.process = None
 
-    def start(self, **environment):
+    def start(self, stderr=None, **environment):
         with open(self._log, "w", encoding="utf-8") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, env={**os.environ, **environment})
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=stderr or log,
+                                            env={**os.environ, **environment})
 
     def log(self):
         with open(self._log, encoding="utf-8") as f:

@@ -231,7 +231,16 @@ def folders_have_a_page(tree):
             yield folder + "/README.md", 1, "each top-level folder has a page of its own"
 
 
-TREE_RULES = [every_source_is_tested, lists_are_needed, folders_have_a_page]
+def pages_name_targets(tree):
+    """A target that a page names is in its BUILD file."""
+    for path in sorted(tree):
+        for number, line in enumerate(tree[path] if path.endswith(".md") else [], 1):
+            for package, name in re.findall(r"//([a-z_0-9/]+):([a-zA-Z_0-9.-]+)", line):
+                if name != "all" and '    name = "%s",' % name not in tree.get(package + "/BUILD", []):
+                    yield path, number, "there is no target //%s:%s" % (package, name)
+
+
+TREE_RULES = [every_source_is_tested, lists_are_needed, folders_have_a_page, pages_name_targets]
 
 
 def check(tree):

@@ -47,6 +47,7 @@ BAD = [
     ("trailing_space", {"base/BUILD": "deps = [] \n"}),
     ("every_source_is_tested", {"base/a.cc": "int a;\n"}),
     ("folders_have_a_page", {"bench/a_main.cc": "int a;\n"}),
+    ("pages_name_targets", {"base/README.md": "`bazel test //base:gone_test`\n"}),
 ]
 GOOD = {
     "base/a.cc": "int a;\n",
@@ -57,7 +58,8 @@ GOOD = {
     "engine/c_test.cc": '#include "base/a.h"\n#include "comm/b.h"\n#include "tests/fakes/c.h"\n',
     "server/router/r_test.cc": '#include "server/edge/config.h"\n#include "proto/baton/v1/worker.pb.h"\n#include <grpcpp/grpcpp.h>\n',
     "server/d_main.cc": "const char* home = getenv(name);\n",
-    "base/BUILD": 'visibility = ["//:everyone"]\n',
+    "base/BUILD": 'visibility = ["//:everyone"]\ncc_test(\n    name = "a_test",\n)\n',
+    "base/PAGE.md": "`bazel test //base:a_test //base:all //base/...`\n",
 }
 
 

@@ -12,56 +12,26 @@
 #include "base/status_macros.h"
 #include "comm/host_id.h"
 #include "comm/sealed_bytes.h"
+#include "comm/shared_region.h"
 #include "comm/ucx_messenger.h"
-#include "comm/ucx_shared_memory.h"
-#include "comm/wire.h"
 
 namespace baton {
-namespace {
-
-//   address := sealed(messenger:bytes shared:bytes)
-struct Address {
-  std::string_view messenger;
-  std::string_view shared;  // Empty: the region cannot be mapped.
-};
-
-std::string SealAddress(const Address& address) {
-  return SealBytes(
-      WireWriter().Bytes(address.messenger).Bytes(address.shared).Take());
-}
-
-std::optional<Address> UnsealAddress(std::string_view sealed) {
-  WireReader in(UnsealBytes(sealed).value_or(""));
-  const std::string_view messenger = in.Bytes();
-  const std::string_view shared = in.Bytes();
-  if (!in.done() || messenger.empty()) return std::nullopt;
-  return Address{messenger, shared};
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(
     const UcxTransportOptions& options) {
-  std::unique_ptr<UcxSharedMemory> shared;
-  if (options.mode != UcxMode::kTcp) {
-    ASSIGN_OR_RETURN(shared, UcxSharedMemory::Create());
-  }
   ASSIGN_OR_RETURN(auto messenger, UcxMessenger::Create(options.network_devices,
                                                         options.max_peers));
   return std::unique_ptr<UcxTransport>(
-      new UcxTransport(options.mode, std::move(shared), std::move(messenger)));
+      new UcxTransport(options.mode, std::move(messenger)));
 }
 
 UcxTransport::UcxTransport(UcxMode mode,
-                           std::unique_ptr<UcxSharedMemory> shared,
                            std::unique_ptr<UcxMessenger> messenger)
     : mode_(mode),
       host_id_(ReadHostId()),
-      shared_(std::move(shared)),
       messenger_(std::move(messenger)),
-      address_(SealAddress(
-          {.messenger = messenger_->address(),
-           .shared = shared_ != nullptr ? shared_->worker_address() : ""})) {}
+      //   address := sealed(the messenger's)
+      address_(SealBytes(messenger_->address())) {}
 
 UcxTransport::~UcxTransport() {
   messenger_.reset();  // Nothing is sent from the region any more.
@@ -72,18 +42,18 @@ UcxTransport::~UcxTransport() {
 
 std::vector<std::string> UcxTransport::ways() const {
   std::vector<std::string> ways;
-  if (shared_ != nullptr) ways.push_back(absl::StrCat("shm@", host_id_));
+  if (maps()) ways.push_back(absl::StrCat("shm@", host_id_));
   if (sends_blocks()) ways.push_back("tcp");
   return ways;
 }
 
 absl::StatusOr<std::byte*> UcxTransport::AllocateRegion(size_t bytes) {
-  if (shared_ != nullptr) {
-    ASSIGN_OR_RETURN(std::byte* const region, shared_->Allocate(bytes));
-    remote_key_ = shared_->key();
-    return region;
+  CHECK(shared_region_ == nullptr && private_region_.empty());
+  if (maps()) {
+    ASSIGN_OR_RETURN(shared_region_, SharedRegion::Create(bytes));
+    remote_key_ = shared_region_->key();
+    return shared_region_->data();
   }
-  CHECK(private_region_.empty());
   void* const region = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (region == MAP_FAILED) {
@@ -96,20 +66,19 @@ absl::StatusOr<std::byte*> UcxTransport::AllocateRegion(size_t bytes) {
 }
 
 absl::StatusOr<PeerId> UcxTransport::Connect(std::string_view address) {
-  const std::optional<Address> parts = UnsealAddress(address);
-  if (!parts.has_value()) {
+  const std::optional<std::string_view> unsealed = UnsealBytes(address);
+  if (!unsealed.has_value() || unsealed->empty()) {
     return absl::InvalidArgumentError("worker_address: not one of ours");
   }
-  ASSIGN_OR_RETURN(const PeerId peer, messenger_->Connect(parts->messenger));
-  peer_memory_.try_emplace(
-      peer, PeerMemory{std::string(parts->shared), nullptr, false});
+  ASSIGN_OR_RETURN(const PeerId peer, messenger_->Connect(*unsealed));
+  peer_memory_.try_emplace(peer);
   return peer;
 }
 
 const std::byte* UcxTransport::MapRemote(PeerId peer,
                                          const RemoteRegion& region) {
   const auto it = peer_memory_.find(peer);
-  if (shared_ == nullptr || it == peer_memory_.end()) return nullptr;
+  if (!maps() || it == peer_memory_.end()) return nullptr;
   PeerMemory& memory = it->second;
   if (memory.mapping == nullptr && !memory.unmappable) {
     Map(peer, region, &memory);
@@ -123,13 +92,13 @@ const std::byte* UcxTransport::MapRemote(PeerId peer,
 
 void UcxTransport::Map(PeerId peer, const RemoteRegion& region,
                        PeerMemory* memory) {
-  if (region.host_id != host_id_ || memory->shared_address.empty()) {
+  if (region.host_id != host_id_ || region.remote_key.empty()) {
     memory->unmappable = true;
     LOG(INFO) << "kv_peer " << peer
               << " transport tcp reason not-of-this-host-and-its-namespaces";
     return;
   }
-  auto mapping = shared_->Map(memory->shared_address, region.remote_key);
+  auto mapping = SharedRegionView::Map(region.remote_key);
   if (!mapping.ok()) {
     // A damaged key says nothing of the next one.
     memory->unmappable = !absl::IsInvalidArgument(mapping.status());

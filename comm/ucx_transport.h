@@ -18,9 +18,9 @@
 
 namespace baton {
 
-class UcxMapping;
+class SharedRegion;
+class SharedRegionView;
 class UcxMessenger;
-class UcxSharedMemory;
 
 enum class UcxMode {
   kAuto,  // Map where possible, else tcp.
@@ -68,19 +68,18 @@ class UcxTransport final : public Transport {
  private:
   // How a connected peer's region is reached.
   struct PeerMemory {
-    std::string shared_address;  // Empty: not at all.
-    std::unique_ptr<UcxMapping> mapping;
+    std::unique_ptr<SharedRegionView> mapping;
     bool unmappable = false;  // Found out and logged.
   };
 
-  UcxTransport(UcxMode mode, std::unique_ptr<UcxSharedMemory> shared,
-               std::unique_ptr<UcxMessenger> messenger);
+  UcxTransport(UcxMode mode, std::unique_ptr<UcxMessenger> messenger);
+  bool maps() const { return mode_ != UcxMode::kTcp; }
   void Map(PeerId peer, const RemoteRegion& region, PeerMemory* memory);
 
   const UcxMode mode_;
   const std::string host_id_;
-  const std::unique_ptr<UcxSharedMemory> shared_;  // Null with kTcp.
-  std::span<std::byte> private_region_;            // With kTcp.
+  std::unique_ptr<SharedRegion> shared_region_;  // Null with kTcp.
+  std::span<std::byte> private_region_;          // With kTcp.
   std::unique_ptr<UcxMessenger> messenger_;
   const std::string address_;
   std::string remote_key_;

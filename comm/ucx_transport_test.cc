@@ -1,7 +1,6 @@
 #include "comm/ucx_transport.h"
 
 #include <gtest/gtest.h>
-#include <sys/statvfs.h>
 
 #include <atomic>
 #include <map>
@@ -212,16 +211,6 @@ TEST_F(UcxTransportTest, MorePeersThanTheLimitAreRefused) {
   EXPECT_EQ(ToB(), to_b);
   EXPECT_TRUE(absl::IsResourceExhausted(
       a_->Connect(Make(UcxMode::kTcp)->address()).status()));
-}
-
-TEST(UcxTransportRegionTest, WhatDevShmCannotHoldIsRefusedWithTheSize) {
-  struct statvfs shm = {};
-  ASSERT_EQ(statvfs("/dev/shm", &shm), 0);
-  const size_t bytes = uint64_t{shm.f_bavail} * shm.f_frsize + (1 << 20);
-  const auto region = Make(UcxMode::kAuto)->AllocateRegion(bytes);
-  EXPECT_TRUE(absl::IsResourceExhausted(region.status()));
-  EXPECT_NE(std::string(region.status().message()).find(std::to_string(bytes)),
-            std::string::npos);
 }
 
 // Two agents in two threads, both directions at once.

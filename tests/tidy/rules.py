@@ -37,7 +37,6 @@ TESTED_THROUGH = {
     "comm/kv_importer.cc": "comm/kv_transfer_agent_test.cc",
     "comm/ucx_context.cc": "comm/ucx_transport_test.cc",
     "comm/ucx_messenger.cc": "comm/ucx_transport_test.cc",
-    "comm/ucx_shared_memory.cc": "comm/ucx_transport_test.cc",
     "engine/drafter.cc": "engine/cpu_step_executor_test.cc",
     "engine/model/deepseek_v3_attention.cc": "engine/model/deepseek_v3_test.cc",
     "engine/llm_engine_commit.cc": "engine/llm_engine_test.cc",

@@ -60,6 +60,8 @@ v1::WorkerRequest MakeWorkerRequest(const GenerationPlan& plan,
                                         plan.stop_token_ids.end());
   request.set_num_eos_token_ids(plan.num_eos_token_ids);
   request.set_fingerprint(attempt.route.fingerprint);
+  request.set_cache_salt(plan.cache_salt);
+  request.set_bypass_prefix_cache(plan.bypass_cache);
   return request;
 }
 

@@ -63,6 +63,8 @@ TEST_F(WorkerRequestTest, GoesOnFromTheTokensOfItsSample) {
   Attempt attempt(5, {.first_sample = 2, .num_samples = 1, .num_resumed = 2});
   attempt.id_counter = 77;
   attempt.route.fingerprint = "f";
+  plan_.cache_salt = "tenant";
+  plan_.bypass_cache = true;
   const v1::WorkerRequest request =
       MakeWorkerRequest(plan_, attempt, std::vector<uint32_t>{30, 31});
   EXPECT_EQ(request.id().counter(), 77u);
@@ -78,6 +80,8 @@ TEST_F(WorkerRequestTest, GoesOnFromTheTokensOfItsSample) {
   EXPECT_EQ(request.stop_token_ids_size(), 2);
   EXPECT_EQ(request.num_eos_token_ids(), 1u);
   EXPECT_FALSE(request.has_prompt_logprobs_from());
+  EXPECT_EQ(request.cache_salt(), "tenant");
+  EXPECT_TRUE(request.bypass_prefix_cache());
 }
 
 TEST_F(WorkerRequestTest, AsksForOneTokenWhereOnlyThePromptIsWanted) {

@@ -353,6 +353,8 @@ void Generation::SumUp(const Attempt& attempt,
   if (attempt.route.prefill.has_value()) {
     timing->set_kv_transfer_seconds(finished.kv_transfer_seconds());
     timing->set_kv_transfer_bytes(finished.kv_transfer_bytes());
+    summary_.mutable_usage()->set_decode_cached_tokens(std::min(
+        finished.decode_cached_tokens(), summary_.usage().prompt_tokens()));
   } else {
     timing->set_prefill_seconds(finished.prefill_seconds());
     summary_.mutable_usage()->set_cached_tokens(

@@ -124,6 +124,7 @@ class GenerationTest : public ::testing::Test {
     finished->set_finish_reason(reason);
     finished->set_prefill_seconds(9);
     finished->set_cached_tokens(1);
+    finished->set_decode_cached_tokens(9);  // More than the prompt has.
     finished->set_kv_transfer_bytes(77);
     return FromDecode(message);
   }

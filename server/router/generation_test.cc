@@ -53,6 +53,7 @@ TEST_F(GenerationTest, GoesThroughPrefillAndDecodeToTheEnd) {
   EXPECT_EQ(finished.usage().prompt_tokens(), 3u);
   EXPECT_EQ(finished.usage().completion_tokens(), 4u);
   EXPECT_EQ(finished.usage().cached_tokens(), 2u);
+  EXPECT_EQ(finished.usage().decode_cached_tokens(), 3u);
   EXPECT_EQ(finished.timing().queue_seconds(), 1.5);
   EXPECT_EQ(finished.timing().prefill_seconds(), 3);
   EXPECT_EQ(finished.timing().ttft_seconds(), 2);
@@ -129,6 +130,7 @@ TEST_F(GenerationTest, UsesAUnifiedWorkersWord) {
   EXPECT_EQ(finished.finish_reason(), v1::FINISH_REASON_EOS);
   EXPECT_EQ(finished.stop_token_id(), kEos);
   EXPECT_EQ(finished.usage().cached_tokens(), 1u);
+  EXPECT_EQ(finished.usage().decode_cached_tokens(), 0u);
   EXPECT_EQ(finished.timing().prefill_seconds(), 9);
   EXPECT_FALSE(finished.timing().has_kv_transfer_bytes());
 }

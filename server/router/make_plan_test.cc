@@ -79,12 +79,16 @@ TEST(MakePlanTest, KeepsWhatWasAskedOfTheOutput) {
   EXPECT_FALSE(absent->include_stop_string);
   EXPECT_TRUE(absent->skip_special_tokens);
   EXPECT_EQ(absent->stream_interval, 1u);
+  EXPECT_EQ(absent->cache_salt, "");
+  EXPECT_FALSE(absent->bypass_cache);
   EXPECT_EQ(absent->sampling.repetition_penalty, 1);
   EXPECT_EQ(absent->prompt_logprobs_from, std::nullopt);
   v1::GenerateRequest request = Request();
   request.mutable_stopping()->set_include_stop_string(true);
   request.mutable_output()->set_skip_special_tokens(false);
   request.mutable_output()->set_stream_interval(9);
+  request.mutable_cache()->set_salt("tenant");
+  request.mutable_cache()->set_bypass(true);
   request.mutable_logprobs()->set_top(3);
   request.mutable_logprobs()->set_after_truncation(true);
   request.mutable_sampling()->set_repetition_penalty(1.5);
@@ -97,6 +101,8 @@ TEST(MakePlanTest, KeepsWhatWasAskedOfTheOutput) {
   EXPECT_TRUE(plan->include_stop_string);
   EXPECT_FALSE(plan->skip_special_tokens);
   EXPECT_EQ(plan->stream_interval, 9u);
+  EXPECT_EQ(plan->cache_salt, "tenant");
+  EXPECT_TRUE(plan->bypass_cache);
   EXPECT_EQ(plan->num_top_logprobs, 3u);
   EXPECT_TRUE(plan->logprobs_after_truncation);
   EXPECT_EQ(plan->sampling.repetition_penalty, 1.5f);

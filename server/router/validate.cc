@@ -176,6 +176,10 @@ absl::Status ValidateOutput(const v1::GenerateRequest& request,
     return FieldError("output.stream_interval",
                       absl::StrCat("must lie in 1 .. ", kMaxStreamInterval));
   }
+  if (request.cache().salt().size() > kMaxCacheSaltBytes) {
+    return FieldError("cache.salt", absl::StrCat("has more than ",
+                                                 kMaxCacheSaltBytes, " bytes"));
+  }
   return absl::OkStatus();
 }
 
@@ -261,6 +265,8 @@ void FillOutput(const v1::GenerateRequest& request, GenerationPlan* plan) {
   if (output.has_stream_interval()) {
     plan->stream_interval = output.stream_interval();
   }
+  plan->cache_salt = request.cache().salt();
+  plan->bypass_cache = request.cache().bypass();
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ inline constexpr uint32_t kMaxSamples = 128;
 inline constexpr uint64_t kMaxGeneratedTokens = uint64_t{1} << 22;
 inline constexpr uint32_t kMaxTopLogprobs = 20;
 inline constexpr uint32_t kMaxStreamInterval = 1024;
+inline constexpr size_t kMaxCacheSaltBytes = 128;
 
 // Sampling with every default filled in but the seed.
 struct SamplingPlan {
@@ -81,6 +82,8 @@ struct GenerationPlan {
   std::optional<uint32_t> prompt_logprobs_from;  // An index of the prompt.
   bool skip_special_tokens = true;
   uint32_t stream_interval = 1;
+  std::string cache_salt;
+  bool bypass_cache = false;
   std::string client_request_id;
 };
 

@@ -247,6 +247,11 @@ void AddPromptChanges(std::vector<Change>* changes) {
                           request->set_client_request_id(
                               std::string(bytes, 'i'));
                         }});
+    changes->push_back({bytes <= 128 ? nullptr : "cache.salt",
+                        [bytes](v1::GenerateRequest* request) {
+                          request->mutable_cache()->set_salt(
+                              std::string(bytes, 's'));
+                        }});
   }
 }
 

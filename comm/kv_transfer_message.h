@@ -49,7 +49,7 @@ struct KvReadableMessage {
   uint64_t token = 0;
   uint32_t num_blocks = 0;
   // Of blocks [first_block, num_blocks), if the open asked for them.
-  std::vector<uint64_t> checksums;
+  std::vector<uint64_t> checksums = {};
 };
 struct KvTailMessage {
   uint64_t token = 0;

@@ -193,8 +193,8 @@ TEST_P(SplitSamplesTest, ADeadPrefillServerFailsTheFirstAlone) {
     const bool imported = !split.decode.tokens.empty();
     world.network().Kill("p", true);
     world.RunUntilIdle();
-    EXPECT_EQ(split.decode.code(), imported ? absl::StatusCode::kOk
-                                            : absl::StatusCode::kAborted);
+    EXPECT_EQ(split.decode.code(),
+              imported ? absl::StatusCode::kOk : absl::StatusCode::kAborted);
     failed += !imported;
     for (uint32_t i = 0; i < 2; ++i) {
       world.ExpectOtherExact(split, i);

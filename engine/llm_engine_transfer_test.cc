@@ -227,8 +227,8 @@ TEST(LLMEngineTransferTest, ADeadPrefillServerFailsItsImportsAlone) {
     const bool imported = !split.decode.tokens.empty();
     world.network().Kill("p", true);
     while (!split.decode.finished()) world.Turn();
-    EXPECT_EQ(split.decode.code(), imported ? absl::StatusCode::kOk
-                                            : absl::StatusCode::kAborted);
+    EXPECT_EQ(split.decode.code(),
+              imported ? absl::StatusCode::kOk : absl::StatusCode::kAborted);
     world.RunUntilIdle();
   }
 }

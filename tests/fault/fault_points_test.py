@@ -18,15 +18,15 @@ from group_processes import Group  # noqa: E402
 
 HAS_POINTS = "--fault_points" in subprocess.run(["deploy/bin/batond", "--help"], capture_output=True, text=True,
                                                check=True).stdout
-NUM_STREAMS = 12
-# A prompt is eight chunks, a block each.
+NUM_STREAMS = 6
+# A prompt is four chunks, a block each.
 FLAGS = ("--num_draft_tokens=0", "--max_batched_tokens=64", "--max_chunk_tokens=64", "--kv_checksums",
          "--kv_lease=2s")
 
 
 def short_request(i):
-    request = request_number(i, prompt_tokens=500)
-    request.stopping.max_tokens = 40
+    request = request_number(i, prompt_tokens=240)
+    request.stopping.max_tokens = 20
     request.stopping.min_tokens = 0
     return request
 
@@ -96,7 +96,7 @@ class TransferFaultsTest(unittest.TestCase):
         self.check_killed(self.pools.decode[0], "kv_import_open:kill:2")
 
     def test_a_decode_server_is_killed_between_blocks(self):
-        self.check_killed(self.pools.decode[0], "kv_import_block:kill:12")
+        self.check_killed(self.pools.decode[0], "kv_import_block:kill:5")
 
     def test_a_decode_server_is_killed_when_the_tail_comes(self):
         self.check_killed(self.pools.decode[0], "kv_import_tail:kill:2")
@@ -105,7 +105,7 @@ class TransferFaultsTest(unittest.TestCase):
         self.check_killed(self.pools.decode[0], "kv_import_done:kill:2")
 
     def test_a_decode_server_is_killed_between_drawing_and_writing(self):
-        self.check_killed(self.pools.decode[0], "tokens_drawn:kill:70")
+        self.check_killed(self.pools.decode[0], "tokens_drawn:kill:20")
 
     def test_a_server_is_killed_as_its_drain_begins(self):
         victim = self.pools.decode[0]
@@ -139,7 +139,7 @@ class TransferFaultsTest(unittest.TestCase):
         self.assertGreater(self.retries(), before)
 
     def test_a_damaged_block_costs_its_request_alone_another_try(self):
-        for rules in ("kv_import_block:fail:9", "kv_import_cut:fail:9"):
+        for rules in ("kv_import_block:fail:3", "kv_import_cut:fail:3"):
             before = self.retries()
             self.check_survived([self.pools.decode[0]], rules)
             self.assertEqual(self.pools.decode[0].metric("baton_kv_damaged_blocks_total"), 1)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A worker is killed with streams of all kinds in flight: each goes on with the tokens, log-probabilities
-and text of the undisturbed run, none doubled or missing. NUM_STREAMS=64 takes so many."""
+and text of the undisturbed run, none doubled or missing."""
 
 import os
 import signal
@@ -13,8 +13,8 @@ from group_processes import Server, kill_all
 
 import grpc
 
-NUM_STREAMS = int(os.environ.get("NUM_STREAMS", "16"))
-MAX_TOKENS = 800
+NUM_STREAMS = int(os.environ.get("NUM_STREAMS", "64"))
+MAX_TOKENS = 19200 // NUM_STREAMS
 TIMEOUT = DEADLINE * max(1, NUM_STREAMS // 16)  # Of a stream.
 FLAGS = ("--kv_cache_bytes=64MiB", "--max_running_requests=%d" % (3 * NUM_STREAMS))
 

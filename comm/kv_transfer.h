@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/prefix_key.h"
 #include "base/strong_int.h"
 #include "comm/kv_pool.h"
 
@@ -31,6 +32,7 @@ struct KvHandle {
   uint64_t block_bytes = 0;
   std::vector<KvBlockRef> blocks;
   uint32_t num_tokens = 0;
+  PrefixKey prefix_key;  // Of these tokens, whole.
 };
 
 struct KvExportEnded {

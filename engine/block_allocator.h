@@ -1,4 +1,5 @@
-// Which blocks of the pool are free.
+// Which blocks of the pool are free: those without content, and those that only
+// the prefix cache still knows.
 #ifndef BATON_ENGINE_BLOCK_ALLOCATOR_H_
 #define BATON_ENGINE_BLOCK_ALLOCATOR_H_
 
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "comm/kv_pool.h"
+#include "engine/prefix_cache.h"
 
 namespace baton {
 
@@ -15,33 +17,45 @@ namespace baton {
 // more often than it was allocated and shared.
 class BlockAllocator {
  public:
-  // Borrows the pool, whose generations it advances.
-  explicit BlockAllocator(KvPool* pool);
+  // Borrows both: the pool, whose generations it advances, and the cache, which
+  // it tells who is idle. Null: nothing is cached.
+  explicit BlockAllocator(KvPool* pool, PrefixCache* cache = nullptr);
   ~BlockAllocator();
   BlockAllocator(const BlockAllocator&) = delete;
   BlockAllocator& operator=(const BlockAllocator&) = delete;
 
   // Appends `count` blocks with a new generation each, or, when fewer are free,
-  // returns false and changes nothing.
+  // returns false and changes nothing. Evicts from the cache when no others are
+  // left.
   bool Allocate(uint32_t count, std::vector<BlockId>* blocks);
-  // One reference more to each. REQUIRES: they are allocated.
+  // One reference more to each. REQUIRES: they are allocated or cached.
   void Share(std::span<const BlockId> blocks);
-  // One reference less to each; with its last one a block is free.
+  // One reference less to each, the last one first; without any a block is
+  // free.
   void Free(std::span<const BlockId> blocks);
 
   // 0: it is free.
   uint32_t references(BlockId block) const {
     return references_[block.value()];
   }
-  uint32_t num_free() const { return static_cast<uint32_t>(free_.size()); }
+  uint32_t num_free() const {
+    return static_cast<uint32_t>(free_.size()) +
+           (cache_ == nullptr ? 0 : cache_->num_idle());
+  }
   uint32_t num_blocks() const { return pool_->num_blocks(); }
 
-  // Dies unless free and allocated blocks are the pool's, each once.
+  // Dies unless free, idle and allocated blocks are the pool's, each once.
   void CheckInvariants() const;
 
  private:
+  bool IsIdle(BlockId block) const {
+    return cache_ != nullptr && cache_->IsIdle(block);
+  }
+
   KvPool* const pool_;
-  std::vector<BlockId> free_;  // The newest freed is the next allocated.
+  PrefixCache* const cache_;
+  // Not cached. The newest freed is the next allocated.
+  std::vector<BlockId> free_;
   std::vector<uint32_t> references_;
 };
 

@@ -28,6 +28,9 @@ struct EngineOptions {
   uint32_t decode_steps_per_prefill = 1;
   // Steps in flight at most. 1: each is committed before the next is planned.
   uint32_t pipeline_depth = 2;
+  // Blocks that are committed are kept as long as they may be, and found by
+  // their tokens.
+  bool prefix_cache = true;
   // Drafts a sequence and step, up to kMaxDraftTokens; 0: no speculation.
   uint32_t num_draft_tokens = 0;
   // How many of them to verify: those that pay, by the time of steps of so many
@@ -99,6 +102,20 @@ struct StepCounts {
   }
 };
 
+// Of the prefix cache, since the engine's start, each admission counted.
+struct PrefixCacheCounts {
+  uint64_t queried_tokens = 0;
+  uint64_t hit_tokens = 0;
+  uint64_t evicted_blocks = 0;
+
+  PrefixCacheCounts& operator+=(const PrefixCacheCounts& other) {
+    queried_tokens += other.queried_tokens;
+    hit_tokens += other.hit_tokens;
+    evicted_blocks += other.evicted_blocks;
+    return *this;
+  }
+};
+
 // A snapshot, consistent enough for balancing and gauges.
 struct EngineLoad {
   uint32_t running_requests = 0;  // Importing ones included.
@@ -107,13 +124,15 @@ struct EngineLoad {
   uint32_t exporting_requests = 0;
   uint32_t paused_requests = 0;  // Of those running and waiting.
   uint32_t total_blocks = 0;
-  uint32_t free_blocks = 0;
+  uint32_t free_blocks = 0;       // Cached ones that nobody has included.
+  uint32_t cached_blocks = 0;     // Found by their prefix, free or not.
   uint32_t exported_blocks = 0;   // Leased to a peer.
   uint32_t importing_blocks = 0;  // Being written by a transfer.
   uint32_t deferred_blocks = 0;   // Freed, but a launched step may read them.
   uint32_t inflight_tokens = 0;   // Launched, not committed; at most.
   uint64_t pending_prefill_tokens = 0;
   StepCounts steps = {};
+  PrefixCacheCounts prefix_cache = {};
 
   EngineLoad& operator+=(const EngineLoad& other) {
     running_requests += other.running_requests;
@@ -123,12 +142,14 @@ struct EngineLoad {
     paused_requests += other.paused_requests;
     total_blocks += other.total_blocks;
     free_blocks += other.free_blocks;
+    cached_blocks += other.cached_blocks;
     exported_blocks += other.exported_blocks;
     importing_blocks += other.importing_blocks;
     deferred_blocks += other.deferred_blocks;
     inflight_tokens += other.inflight_tokens;
     pending_prefill_tokens += other.pending_prefill_tokens;
     steps += other.steps;
+    prefix_cache += other.prefix_cache;
     return *this;
   }
 };

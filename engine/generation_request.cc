@@ -170,6 +170,14 @@ absl::Status ValidateSamples(const GenerationRequest& request,
   return absl::OkStatus();
 }
 
+absl::Status ValidateCache(const GenerationRequest& request) {
+  if (request.cache_salt.size() > kMaxCacheSaltBytes) {
+    return FieldError("cache.salt",
+                      absl::StrCat("at most ", kMaxCacheSaltBytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ValidateRequest(const GenerationRequest& request,
@@ -180,6 +188,7 @@ absl::Status ValidateRequest(const GenerationRequest& request,
   RETURN_IF_ERROR(ValidatePenalties(request.sampling));
   RETURN_IF_ERROR(ValidateLogitBias(request.sampling.logit_bias, limits));
   RETURN_IF_ERROR(ValidateLogprobs(request));
+  RETURN_IF_ERROR(ValidateCache(request));
   return ValidateStopping(request, limits);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <ostream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct RequestId {
 };
 
 inline constexpr size_t kMaxLogitBiases = 1024;
+inline constexpr size_t kMaxCacheSaltBytes = 128;
 
 // As of kernels/sample.h.
 struct SamplingParams {
@@ -83,6 +85,10 @@ struct GenerationRequest {
   absl::Time deadline = absl::InfiniteFuture();  // Of the engine's clock.
   // Ends in the first sample's first token; the others draw theirs here.
   std::optional<KvHandle> kv_handle;
+  // Only requests of one salt share prefixes. At most kMaxCacheSaltBytes.
+  std::string cache_salt;
+  // The prefix cache is neither asked nor told.
+  bool bypass_prefix_cache = false;
 };
 
 // Limits on what a worker accepts; all named in its --help.

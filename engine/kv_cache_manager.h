@@ -1,4 +1,5 @@
-// Gives KV blocks to sequences and takes them back when nothing touches them.
+// Gives KV blocks to sequences and takes them back when nothing touches them,
+// and finds those that hold a prefix already.
 #ifndef BATON_ENGINE_KV_CACHE_MANAGER_H_
 #define BATON_ENGINE_KV_CACHE_MANAGER_H_
 
@@ -13,6 +14,8 @@
 #include "engine/deferred_release.h"
 #include "engine/ids.h"
 #include "engine/kv_block_range.h"
+#include "engine/prefix_cache.h"
+#include "engine/prefix_chain.h"
 
 namespace baton {
 
@@ -31,6 +34,22 @@ class KvCacheManager {
   // them.
   void Share(const KvBlockRange& from, uint32_t num_blocks,
              KvBlockRange* range);
+
+  // Moves the chain's position to the end of the longest cached prefix of at
+  // most so many blocks of `tokens`.
+  void FindPrefix(std::span<const uint32_t> tokens, uint32_t max_blocks,
+                  PrefixChain* chain) const;
+  // Of the position's blocks those that count as free.
+  uint32_t NumIdle(const PrefixPosition& position) const;
+  // The range, kFree before, begins with the position's blocks; without any it
+  // stays kFree. REQUIRES: the cache has it.
+  void TakePrefix(const PrefixPosition& position, KvBlockRange* range);
+  // Those of the range's first blocks that the cache lacks are now found there.
+  // REQUIRES: committed steps, or an import, wrote all rows of `tokens`.
+  void CachePrefix(const KvBlockRange& range, std::span<const uint32_t> tokens,
+                   PrefixChain* chain);
+  const PrefixCache& prefix_cache() const { return cache_; }
+
   // Growing to so many rows will not allocate memory.
   void Prepare(KvBlockRange* range, uint32_t tokens);
   // REQUIRES: IsLegalTransition, and not to kQuarantined or kFree.
@@ -45,18 +64,21 @@ class KvCacheManager {
   void StepDone(StepId step);
 
   uint32_t num_blocks() const { return allocator_.num_blocks(); }
+  // Idle ones of the cache included: whoever needs blocks gets them.
   uint32_t num_free() const { return allocator_.num_free(); }
   // Blocks of all ranges in a state, a shared one with each range that has it;
-  // kQuarantined: those to be free soon.
+  // kQuarantined: those to be free soon, if nobody takes them from the cache.
   uint32_t num_in(KvRangeState state) const {
     return blocks_in_[static_cast<int>(state)];
   }
 
-  // Dies unless every allocated block is either in as many live ranges as it
-  // has references, or in quarantine with one. `ranges`: all of them.
+  // Dies unless every allocated block has a reference of each live range that
+  // has it, and of each time that it is in quarantine. `ranges`: all of them.
   void CheckInvariants(std::span<const KvBlockRange* const> ranges) const;
 
  private:
+  void TakeShared(KvBlockRange* range);
+  void Hold(std::span<const BlockId> blocks);
   void LeaveToOthers(KvBlockRange* range);
   void Free(KvBlockRange* range);
   void Move(KvBlockRange* range, KvRangeState to);
@@ -64,7 +86,9 @@ class KvCacheManager {
     return blocks_in_[static_cast<int>(state)];
   }
 
+  PrefixCache cache_;
   BlockAllocator allocator_;
+  std::vector<uint32_t> holders_;  // Of each block: live ranges.
   DeferredRelease<KvBlockRange> quarantine_;
   StepId newest_launched_;
   StepId newest_done_;

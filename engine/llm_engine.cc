@@ -1,6 +1,7 @@
 #include "engine/llm_engine.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <variant>
@@ -44,6 +45,29 @@ RequestActivity ActivityIn(SequencePhase phase) {
   return RequestActivity::kQueued;
 }
 
+uint32_t MaxCachedRows(const EngineOptions& options,
+                       const ModelRunnerInfo& model,
+                       const GenerationRequest& request) {
+  if (!options.prefix_cache || request.bypass_prefix_cache) return 0;
+  // Behind the prompt a row's form depends on where that ends.
+  return model.prompt_has_own_form ? request.original_prompt_tokens
+                                   : std::numeric_limits<uint32_t>::max();
+}
+
+// For the cache, and for the handle.
+PrefixChain NamePrefix(const EngineOptions& options,
+                       const ModelRunnerInfo& model,
+                       const GenerationRequest& request) {
+  PrefixChain prefix(request.cache_salt, model.prompt_has_own_form
+                                             ? PrefixForm::kExpanded
+                                             : PrefixForm::kAbsorbed);
+  if (request.mode == RequestMode::kPrefill || request.kv_handle.has_value() ||
+      MaxCachedRows(options, model, request) > 0) {
+    prefix.Extend(request.token_ids);
+  }
+  return prefix;
+}
+
 constexpr absl::Duration kShortestWait = absl::Microseconds(10);
 
 void WakeEngine(void* engine) { static_cast<LLMEngine*>(engine)->Wake(); }
@@ -66,6 +90,7 @@ void TellFinished(const SequenceMetadata& sequence, const absl::Status& status,
   outcome.ended_in = sequence.ended_in;
   outcome.prompt_tokens = sequence.request.original_prompt_tokens;
   outcome.cached_tokens = sequence.cached_tokens;
+  outcome.decode_cached_tokens = sequence.decode_cached_tokens;
   outcome.output_tokens = sequence.output_tokens();
   outcome.queue_time =
       std::min(sequence.first_admitted, now) - sequence.submit_time;
@@ -96,7 +121,8 @@ LLMEngine::~LLMEngine() { CHECK(idle()); }
 absl::Status LLMEngine::Submit(GenerationRequest request,
                                std::span<TokenSink* const> sinks) {
   RETURN_IF_ERROR(ValidateRequest(request, limits_));
-  RETURN_IF_ERROR(CheckTransfer(request));
+  const PrefixChain prefix = NamePrefix(options_, model_, request);
+  RETURN_IF_ERROR(CheckTransfer(request, prefix));
   CHECK_EQ(sinks.size(), request.num_samples);
   if (!TakePlaces(request.num_samples, options_.max_waiting_requests,
                   &num_waiting_)) {
@@ -104,16 +130,22 @@ absl::Status LLMEngine::Submit(GenerationRequest request,
         absl::StrCat(options_.max_waiting_requests, " requests wait already"));
   }
   const absl::Time now = environment_.clock->Now();
+  const uint32_t max_cached_rows = MaxCachedRows(options_, model_, request);
   SubmitCommand command;
+  const auto add = [&](GenerationRequest sample, TokenSink* sink) {
+    auto added =
+        std::make_unique<SequenceMetadata>(std::move(sample), sink, now);
+    added->max_cached_rows = max_cached_rows;
+    added->prefix = prefix;
+    command.samples.push_back(std::move(added));
+  };
   for (TokenSink* sink : sinks.first(sinks.size() - 1)) {
-    command.samples.push_back(
-        std::make_unique<SequenceMetadata>(request, sink, now));
+    add(request, sink);
     ++request.sample_index;
     request.kv_handle.reset();
     request.prompt_logprobs_from.reset();
   }
-  command.samples.push_back(std::make_unique<SequenceMetadata>(
-      std::move(request), sinks.back(), now));
+  add(std::move(request), sinks.back());
   Push(std::move(command));
   return absl::OkStatus();
 }
@@ -297,7 +329,10 @@ bool LLMEngine::AdmitSequences() {
   for (SequenceMetadata* sequence : admitted) {
     if (sequence->first_admitted == absl::InfiniteFuture()) {
       sequence->first_admitted = environment_.clock->Now();
+      const uint32_t cached =
+          sequence->prefix.position.num_blocks * CacheSpec::kBlockTokens;
       sequence->cached_tokens = sequence->computed_rows;
+      sequence->decode_cached_tokens = sequence->imports() ? cached : 0;
       --num_waiting_;
     }
     if (sequence->phase() == SequencePhase::kImportingKv) {
@@ -444,7 +479,12 @@ void LLMEngine::UpdateLoad() {
   load.exporting_requests = num_exporting_;
   load.total_blocks = kv_.num_blocks();
   load.free_blocks = kv_.num_free();
-  load.exported_blocks = kv_.num_in(KvRangeState::kExported);
+  load.cached_blocks = kv_.prefix_cache().num_blocks();
+  load.prefix_cache = scheduler_.prefix_counts();
+  load.prefix_cache.evicted_blocks = kv_.prefix_cache().num_evicted();
+  // Several exports may have a block; it counts once at most.
+  load.exported_blocks = std::min(kv_.num_in(KvRangeState::kExported),
+                                  kv_.num_blocks() - kv_.num_free());
   load.importing_blocks = kv_.num_in(KvRangeState::kImporting);
   load.deferred_blocks = kv_.num_in(KvRangeState::kQuarantined);
   load.steps = history_.counts();

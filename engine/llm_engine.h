@@ -27,6 +27,7 @@
 #include "engine/inbox.h"
 #include "engine/kv_cache_manager.h"
 #include "engine/model_runner.h"
+#include "engine/prefix_chain.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 #include "engine/step_history.h"
@@ -103,8 +104,7 @@ class LLMEngine {
   void WaitForWork(absl::Duration timeout);
   void Wake();
 
-  // What the scheduler does under pressure, by hand (tests); false if it does
-  // not run, or its blocks are in a transfer.
+  // As under pressure, by hand (tests); false: not running, or in a transfer.
   bool Preempt(const RequestId& id, uint32_t sample_index);
 
   // The newest steps, a line each, the last one last.
@@ -131,7 +131,8 @@ class LLMEngine {
 
   // Null, and its sink told, if the same sample is live.
   SequenceMetadata* AddSequence(std::unique_ptr<SequenceMetadata> added);
-  absl::Status CheckTransfer(const GenerationRequest& request) const;
+  absl::Status CheckTransfer(const GenerationRequest& request,
+                             const PrefixChain& prefix) const;
 
   void OnCommand(SubmitCommand& command);
   void OnCommand(AbortCommand& command);
@@ -146,6 +147,7 @@ class LLMEngine {
   DrawnRows DrawnOf(const WorkerStepState& step, size_t row) const;
   CommittedRows CommitRows(const ScheduledRows& rows, const DrawnRows& drawn);
   void CountCommitted(const ScheduledRows& rows, const SampleOutput* drawn);
+  void CacheCommittedRows(SequenceMetadata* sequence);
   void ReportProgress(SequenceMetadata* sequence) const;
   void LeavePrefill(SequenceMetadata* sequence);
   // Appends up to the one that ends it; returns how many.

@@ -75,8 +75,8 @@ class LLMEngineAllocationTest : public testing::Test {
 };
 
 TEST_F(LLMEngineAllocationTest, DecodingDoesNotAllocate) {
-  // Prompts of 100 tokens fill no block and outgrow no vector in this window.
-  constexpr size_t kFrom = 35, kTo = 85;
+  // Prompts of 100 tokens fill a block and outgrow no vector in this window.
+  constexpr size_t kFrom = 35, kTo = 97;
   CountingSink sinks[8];
   for (uint64_t i = 0; i < std::size(sinks); ++i) {
     CHECK_OK(engine_.Submit(MakeRequest(i, 100, 100), &sinks[i]));

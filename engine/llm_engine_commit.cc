@@ -115,6 +115,7 @@ CommittedRows LLMEngine::CommitRows(const ScheduledRows& rows,
   if (sequence->generation != rows.generation) return {};  // It left meanwhile.
   const SampleOutput* sample = drawn.sample;
   CountCommitted(rows, sample);
+  CacheCommittedRows(sequence);
   if (sequence->exports()) ReportProgress(sequence);
   if (!TellPromptLogprobs(sequence, drawn)) {
     End(sequence, NoDistributionError());
@@ -158,6 +159,13 @@ void LLMEngine::CountCommitted(const ScheduledRows& rows,
   sequence->draft_rates.confidence = drawn->draft_probability;
 }
 
+// Before its blocks are given up, if it ends: the last tokens' too.
+void LLMEngine::CacheCommittedRows(SequenceMetadata* sequence) {
+  kv_.CachePrefix(sequence->kv,
+                  std::span(sequence->tokens).first(sequence->rows_to_cache()),
+                  &sequence->prefix);
+}
+
 void LLMEngine::ReportProgress(SequenceMetadata* sequence) const {
   const uint32_t computed = sequence->computed_rows;
   const uint32_t readable = computed == sequence->num_tokens()
@@ -196,6 +204,7 @@ uint32_t LLMEngine::AppendTokens(SequenceMetadata* sequence,
     sequence->tokens.push_back(drawn[count++].token_id);
     ends = FinishReasonOf(*sequence).has_value();
   }
+  CacheCommittedRows(sequence);
   sequence->sink->OnTokens(
       {.first_index = index,
        .tokens = drawn.first(count),

@@ -129,16 +129,20 @@ TEST_P(SplitSamplesTest, NoneOfThemTellsOfThePromptHere) {
 }
 
 TEST_P(SplitSamplesTest, AFirstTokenThatEndsTheFirstLeavesTheOthersThePrompt) {
-  SplitWorld world(Options(), Options());
-  GenerationRequest request = Sampled(150, 20);
-  request.stop_token_ids = {ExpectedOf({}, request).tokens[0]};
-  const Split& split = world.Prefill(request, 4);
-  world.RunUntilIdle();
-  world.ExpectExact(split);
-  EXPECT_EQ(split.decode.tokens.size(), 1u);
-  // One of them computes it.
-  EXPECT_EQ(split.others[0].outcome->cached_tokens, 0u);
-  EXPECT_EQ(split.others[1].outcome->cached_tokens, 128u);
+  for (const bool caches : {false, true}) {
+    FakeRank::Options options = Options();
+    options.engine.prefix_cache = caches;
+    SplitWorld world(options, options);
+    GenerationRequest request = Sampled(150, 20);
+    request.stop_token_ids = {ExpectedOf({}, request).tokens[0]};
+    const Split& split = world.Prefill(request, 4);
+    world.RunUntilIdle();
+    world.ExpectExact(split);
+    EXPECT_EQ(split.decode.tokens.size(), 1u);
+    // One of them computes it, if nothing has kept it.
+    EXPECT_EQ(split.others[0].outcome->cached_tokens, caches ? 128u : 0u);
+    EXPECT_EQ(split.others[1].outcome->cached_tokens, 128u);
+  }
 }
 
 TEST_P(SplitSamplesTest, AbortsAtAnyTurnLeaveTheOthersExact) {

@@ -34,7 +34,8 @@ absl::StatusOr<KvTailEntry> TakeTail(const KvImportEnded& event,
 
 }  // namespace
 
-absl::Status LLMEngine::CheckTransfer(const GenerationRequest& request) const {
+absl::Status LLMEngine::CheckTransfer(const GenerationRequest& request,
+                                      const PrefixChain& prefix) const {
   const bool has_handle = request.kv_handle.has_value();
   if (!has_handle && request.mode != RequestMode::kPrefill) {
     return absl::OkStatus();
@@ -59,22 +60,30 @@ absl::Status LLMEngine::CheckTransfer(const GenerationRequest& request) const {
                                    handle.blocks.size(), " blocks for ",
                                    request.token_ids.size(), " token_ids"));
   }
+  if (handle.prefix_key != prefix.KeyOfAll(request.token_ids)) {
+    return FieldError("kv_handle", "is of other token_ids, or another salt");
+  }
   return absl::OkStatus();
 }
 
 void LLMEngine::StartExport(SequenceMetadata* sequence) {
   kv_.Transition(&sequence->kv, KvRangeState::kExported);
   ++num_exporting_;
-  sequence->sink->OnKvHandle(environment_.transfer.StartExport(
+  KvHandle handle = environment_.transfer.StartExport(
       ExportId(sequence->id.value()), sequence->kv.blocks(),
-      sequence->num_tokens()));
+      sequence->num_tokens());
+  handle.prefix_key = sequence->prefix.KeyOfAll(sequence->tokens);
+  sequence->sink->OnKvHandle(handle);
+  if (sequence->computed_rows > 0) ReportProgress(sequence);
 }
 
 void LLMEngine::StartImport(SequenceMetadata* sequence) {
   kv_.Transition(&sequence->kv, KvRangeState::kImporting);
-  environment_.transfer.StartImport(ImportId(sequence->id.value()),
-                                    std::move(*sequence->request.kv_handle), 0,
-                                    sequence->kv.blocks());
+  const uint32_t first_block = sequence->prefix.position.num_blocks;
+  const std::vector<BlockId>& blocks = sequence->kv.blocks();
+  environment_.transfer.StartImport(
+      ImportId(sequence->id.value()), std::move(*sequence->request.kv_handle),
+      first_block, {blocks.begin() + first_block, blocks.end()});
 }
 
 void LLMEngine::OnExportEnded(const KvExportEnded& event) {
@@ -114,6 +123,7 @@ void LLMEngine::OnImportEnded(const KvImportEnded& event) {
   }
   sequence.imported = true;
   sequence.computed_rows = sequence.num_tokens();
+  CacheCommittedRows(&sequence);
   kv_.Transition(&sequence.kv, KvRangeState::kOwned);
   sequence.SetPhase(SequencePhase::kDecoding);
   first->top.resize(kMaxTopLogprobs, {.token_id = kNoToken});

@@ -72,6 +72,9 @@ struct ModelRunnerInfo {
   }
   CacheSpec cache;
   std::string fingerprint;
+  // Rows below the request's original prompt length are computed in another
+  // form than the same tokens' rows behind it.
+  bool prompt_has_own_form = false;
 };
 
 // Called on the device thread alone, one call at a time. The second

@@ -12,24 +12,6 @@ namespace {
 // Under adaptive verification a draft more is made each so many decode steps.
 constexpr uint32_t kStepsPerLongerChain = 8;
 
-// Both sets are sorted by id.
-template <typename Set>
-auto PlaceOf(Set& set, SequenceId id) {
-  return std::lower_bound(
-      set.begin(), set.end(), id,
-      [](const SequenceMetadata* a, SequenceId b) { return a->id < b; });
-}
-
-void Insert(std::vector<SequenceMetadata*>& set, SequenceMetadata* sequence) {
-  set.insert(PlaceOf(set, sequence->id), sequence);
-}
-
-void Erase(std::vector<SequenceMetadata*>& set, SequenceMetadata* sequence) {
-  const auto place = PlaceOf(set, sequence->id);
-  CHECK(place != set.end() && *place == sequence);
-  set.erase(place);
-}
-
 // Rows whose tokens the host knows, and that no launched step has.
 uint32_t HostRows(const SequenceMetadata& sequence) {
   if (sequence.on_device) return 0;
@@ -69,18 +51,6 @@ bool CanDecode(const SequenceMetadata* sequence) {
   return sequence->min_launched_tokens() < sequence->max_total_tokens;
 }
 
-// Tokens to compute here when it is admitted, if the first sample's prompt is
-// there by then.
-uint32_t TokensToCompute(const SequenceMetadata& sequence) {
-  if (sequence.imports()) return 0;
-  const bool shares = sequence.id != sequence.first_sample;
-  return sequence.num_tokens() - (shares ? sequence.shareable_rows() : 0);
-}
-
-uint32_t ShareableBlocks(const SequenceMetadata& sequence) {
-  return CacheSpec::BlocksFor(sequence.shareable_rows());
-}
-
 }  // namespace
 
 Scheduler::Scheduler(const EngineOptions& options, KvCacheManager* kv)
@@ -99,101 +69,6 @@ Scheduler::Scheduler(const EngineOptions& options, KvCacheManager* kv)
   for (uint32_t i = options.max_running_requests; i > 0; --i) {
     free_slots_.push_back(i - 1);
   }
-}
-
-void Scheduler::Enqueue(SequenceMetadata* sequence) {
-  CHECK(sequence->phase() == SequencePhase::kWaiting);
-  CHECK(waiting_.empty() || waiting_.back()->id < sequence->id);
-  waiting_.push_back(sequence);
-  waiting_tokens_ += TokensToCompute(*sequence);
-}
-
-std::span<SequenceMetadata* const> Scheduler::Admit() {
-  admitted_.clear();
-  PreemptPausedForQueue();
-  Held held;
-  for (SequenceMetadata* sequence : waiting_) {
-    if (sequence->paused) continue;
-    const PromptHolder holder = FindPrompt(*sequence);
-    const uint32_t blocks = BlocksToAdmit(*sequence, holder);
-    if (!HasRoom(blocks, held)) break;
-    if (holder.sequence != nullptr && !holder.has_prompt) {
-      // Those behind it take only what it leaves.
-      ++held.sequences;
-      held.blocks += blocks;
-      continue;
-    }
-    AdmitOne(sequence, holder);
-    admitted_.push_back(sequence);
-  }
-  if (!admitted_.empty()) {
-    std::erase_if(waiting_, [](const SequenceMetadata* sequence) {
-      return sequence->phase() != SequencePhase::kWaiting;
-    });
-  }
-  return admitted_;
-}
-
-Scheduler::PromptHolder Scheduler::FindPrompt(
-    const SequenceMetadata& sequence) const {
-  if (!sequence.first_sample.has_value()) return {};
-  const uint32_t rows = sequence.shareable_rows();
-  const SequenceMetadata* computing = nullptr;
-  for (auto it = PlaceOf(running_, *sequence.first_sample);
-       it != running_.end() && (*it)->first_sample == sequence.first_sample;
-       ++it) {
-    // Steps run in their order, so launched is enough. But nothing is told of
-    // the prompt behind any sample's tokens.
-    if ((*it)->launched_rows() >= rows && !(*it)->tells_prompt()) {
-      return {.sequence = rows > 0 ? *it : nullptr, .has_prompt = true};
-    }
-    computing = *it;
-  }
-  return {.sequence = computing, .has_prompt = false};
-}
-
-// The drafter has a row of the first token drawn, too.
-uint32_t Scheduler::RowsToAdmit(const SequenceMetadata& sequence) const {
-  const uint32_t drafter_rows = drafts() && !sequence.imports() ? 1 : 0;
-  return std::min(sequence.num_tokens() + drafter_rows,
-                  std::max(sequence.end_position(), sequence.num_tokens()));
-}
-
-uint32_t Scheduler::BlocksToAdmit(const SequenceMetadata& sequence,
-                                  const PromptHolder& holder) const {
-  const uint32_t blocks = CacheSpec::BlocksFor(RowsToAdmit(sequence));
-  return holder.sequence == nullptr ? blocks
-                                    : blocks - ShareableBlocks(sequence);
-}
-
-bool Scheduler::HasRoom(uint32_t blocks, const Held& held) const {
-  if (running_.size() + held.sequences >= options_.max_running_requests) {
-    return false;
-  }
-  // A free block for each one whose KV grows, else the newcomer would soon be
-  // preempted for it. Alone it needs no room to spare.
-  const auto growing = std::count_if(
-      running_.begin(), running_.end(),
-      [](const SequenceMetadata* running) { return !running->exports(); });
-  return blocks + held.blocks + held.sequences + growing <= kv_->num_free();
-}
-
-void Scheduler::AdmitOne(SequenceMetadata* sequence,
-                         const PromptHolder& holder) {
-  kv_->Prepare(&sequence->kv, sequence->max_total_tokens);
-  sequence->tokens.reserve(sequence->max_total_tokens);
-  waiting_tokens_ -= TokensToCompute(*sequence);
-  if (holder.sequence != nullptr) {
-    CHECK(!sequence->tells_prompt());
-    kv_->Share(holder.sequence->kv, ShareableBlocks(*sequence), &sequence->kv);
-    sequence->computed_rows = sequence->shareable_rows();
-  }
-  CHECK(kv_->Reserve(&sequence->kv, RowsToAdmit(*sequence)));
-  sequence->SetPhase(sequence->imports() ? SequencePhase::kImportingKv
-                                         : SequencePhase::kPrefilling);
-  sequence->slot = free_slots_.back();
-  free_slots_.pop_back();
-  Insert(running_, sequence);
 }
 
 void Scheduler::Schedule(StepId step, SchedulerOutput* plan) {
@@ -417,45 +292,6 @@ SequenceMetadata* Scheduler::YoungestBehind(
     if (CanPreempt(**it)) return *it;
   }
   return nullptr;
-}
-
-bool Scheduler::CanPreempt(const SequenceMetadata& sequence) {
-  return !sequence.exports() &&
-         (sequence.phase() == SequencePhase::kPrefilling ||
-          sequence.phase() == SequencePhase::kDecoding);
-}
-
-void Scheduler::Preempt(SequenceMetadata* sequence) {
-  CHECK(CanPreempt(*sequence));
-  ++preemptions_;
-  Erase(running_, sequence);
-  kv_->Release(&sequence->kv);
-  LeaveDevice(sequence);
-  sequence->computed_rows = 0;
-  sequence->SetPhase(SequencePhase::kWaiting);
-  Insert(waiting_, sequence);
-  waiting_tokens_ += TokensToCompute(*sequence);
-}
-
-void Scheduler::Remove(SequenceMetadata* sequence) {
-  if (sequence->phase() == SequencePhase::kWaiting) {
-    Erase(waiting_, sequence);
-    waiting_tokens_ -= TokensToCompute(*sequence);
-  } else {
-    Erase(running_, sequence);
-    LeaveDevice(sequence);
-  }
-}
-
-// Its slot may be given at once: steps launched from now on come later.
-void Scheduler::LeaveDevice(SequenceMetadata* sequence) {
-  free_slots_.push_back(sequence->slot);
-  sequence->inflight_rows = 0;
-  sequence->total_inflight_tokens = 0;
-  sequence->inflight_draws = 0;
-  sequence->on_device = false;
-  sequence->num_drafts = 0;
-  ++sequence->generation;
 }
 
 void Scheduler::CheckInvariants() const {

@@ -34,7 +34,9 @@ struct StepBounds {
 
 // Pure: no clock, no I/O; the same calls give the same plans. Owned by the
 // engine. Continuous batching, first come first served:
-// - A prompt enters when its whole KV fits, and is computed in chunks.
+// - A prompt enters when its whole KV fits, and is computed in chunks; what the
+//   prefix cache has of it is taken from there. While an older one computes the
+//   block that it needs next, it waits for that.
 // - Of several samples of one request one computes the prompt, or imports it;
 //   the others wait until its whole blocks are launched, or there, and all is
 //   told of the prompt, share these, and compute the rest.
@@ -84,6 +86,7 @@ class Scheduler {
 
   // Tokens of the queue whose rows are to be computed here.
   uint64_t waiting_tokens() const { return waiting_tokens_; }
+  const PrefixCacheCounts& prefix_counts() const { return prefix_counts_; }
   // To be told of every decode step.
   VerificationPlanner* planner() { return &planner_; }
   std::span<SequenceMetadata* const> waiting() const { return waiting_; }
@@ -111,12 +114,13 @@ class Scheduler {
   };
 
   PromptHolder FindPrompt(const SequenceMetadata& sequence) const;
+  uint32_t BlocksToTake(SequenceMetadata* sequence, PromptHolder* holder) const;
+  bool AwaitsPrefix(const SequenceMetadata& sequence) const;
   uint32_t RowsToAdmit(const SequenceMetadata& sequence) const;
-  uint32_t BlocksToAdmit(const SequenceMetadata& sequence,
-                         const PromptHolder& holder) const;
   void PreemptPausedForQueue();
   bool HasRoom(uint32_t blocks, const Held& held) const;
   void AdmitOne(SequenceMetadata* sequence, const PromptHolder& holder);
+  void TakePrefix(SequenceMetadata* sequence);
   StepBounds WidestBounds(StepType type) const;
   void PlanPrefill(const StepBounds& bounds, SchedulerOutput* plan);
   void PlanDecode(const StepBounds& bounds, SchedulerOutput* plan);
@@ -144,6 +148,7 @@ class Scheduler {
   std::vector<SequenceMetadata*> admitted_;
   std::vector<uint32_t> free_slots_;
   uint64_t waiting_tokens_ = 0;
+  PrefixCacheCounts prefix_counts_;
   uint32_t preemptions_ = 0;  // Since the newest plan.
   uint32_t decode_steps_since_prefill_ = 0;
   uint32_t drafting_steps_ = 0;

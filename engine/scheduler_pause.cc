@@ -12,9 +12,10 @@ void Scheduler::PreemptPausedForQueue() {
       waiting_.begin(), waiting_.end(),
       [](const SequenceMetadata* sequence) { return !sequence->paused; });
   if (first == waiting_.end()) return;
-  const SequenceMetadata& sequence = **first;
+  SequenceMetadata* const sequence = *first;
   while (SequenceMetadata* paused = YoungestPaused()) {
-    if (HasRoom(BlocksToAdmit(sequence, FindPrompt(sequence)), {})) return;
+    PromptHolder holder = FindPrompt(*sequence);
+    if (HasRoom(BlocksToTake(sequence, &holder), {})) return;
     // Blocks that a step in flight still holds will be free soon.
     if (running_.size() < options_.max_running_requests &&
         kv_->num_in(KvRangeState::kQuarantined) > 0) {

@@ -2,6 +2,7 @@
 #ifndef BATON_ENGINE_SEQUENCE_H_
 #define BATON_ENGINE_SEQUENCE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <ostream>
@@ -13,6 +14,7 @@
 #include "engine/generation_request.h"
 #include "engine/ids.h"
 #include "engine/kv_block_range.h"
+#include "engine/prefix_chain.h"
 #include "engine/token_sink.h"
 #include "engine/verification_planner.h"
 
@@ -79,6 +81,11 @@ struct SequenceMetadata {
   const absl::Time submit_time;
   const uint32_t num_tokens_at_submit;
 
+  // Set once, before it reaches the engine thread. Rows of whole blocks from
+  // the beginning that may be found in the prefix cache, or left there.
+  uint32_t max_cached_rows = 0;
+  PrefixChain prefix;  // Knows the blocks of the tokens at submission.
+
   // Set once, when it reaches the engine thread.
   SequenceId id;
   // Of several samples of one request: the first one's id. Their ids follow
@@ -118,7 +125,8 @@ struct SequenceMetadata {
   std::optional<UnwantedSince> unwanted;  // Set while it has blocks.
 
   // For the outcome.
-  uint32_t cached_tokens = 0;  // Not computed for it at its first admission.
+  uint32_t cached_tokens = 0;  // Not computed for it at its first admission...
+  uint32_t decode_cached_tokens = 0;  // ...or not imported for it.
   absl::Time first_admitted = absl::InfiniteFuture();
   absl::Duration prefill_time;
   absl::Duration transfer_time;
@@ -159,6 +167,16 @@ struct SequenceMetadata {
     if (!first_sample.has_value()) return 0;
     return (num_tokens_at_submit - 1) / CacheSpec::kBlockTokens *
            CacheSpec::kBlockTokens;
+  }
+  // Whole blocks that it may have from the prefix cache: the row to draw behind
+  // is its own, and those that tell of the prompt.
+  uint32_t max_prefix_blocks() const {
+    const uint32_t rows = tells_prompt() ? score_begin() : num_tokens() - 1;
+    return std::min(rows, max_cached_rows) / CacheSpec::kBlockTokens;
+  }
+  // Committed, of known tokens, and of use to others.
+  uint32_t rows_to_cache() const {
+    return std::min({computed_rows, num_tokens(), max_cached_rows});
   }
   bool exports() const { return request.mode == RequestMode::kPrefill; }
   // Waits for a transfer, not for steps, to fill its blocks.

@@ -29,7 +29,11 @@ struct GenerationOutcome {
   FinishReason reason = FinishReason::kLength;
   RequestActivity ended_in = RequestActivity::kQueued;
   uint32_t prompt_tokens = 0;
+  // Of the prompt: found in the prefix cache, or in another sample's blocks,
+  // and so not computed here; with a handle, found in the cache and not
+  // imported.
   uint32_t cached_tokens = 0;
+  uint32_t decode_cached_tokens = 0;
   uint32_t output_tokens = 0;  // Resumed ones included.
   absl::Duration queue_time;
   absl::Duration prefill_time;

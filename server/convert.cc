@@ -89,6 +89,8 @@ absl::StatusOr<GenerationRequest> ToGenerationRequest(
   }
   out.stop_token_ids.assign(request.stop_token_ids().begin(),
                             request.stop_token_ids().end());
+  out.cache_salt = request.cache_salt();
+  out.bypass_prefix_cache = request.bypass_prefix_cache();
   RETURN_IF_ERROR(ValidateRequest(out, limits));
   return out;
 }
@@ -164,6 +166,8 @@ std::string SerializeKvHandle(const KvHandle& handle) {
     block->set_generation(ref.generation);
   }
   proto.set_num_tokens(handle.num_tokens);
+  proto.set_prefix_key_high(handle.prefix_key.high);
+  proto.set_prefix_key_low(handle.prefix_key.low);
   return proto.SerializeAsString();
 }
 
@@ -201,6 +205,8 @@ absl::StatusOr<KvHandle> ParseKvHandle(const std::string& bytes) {
     out.blocks.push_back({BlockId(block.block()), block.generation()});
   }
   out.num_tokens = proto.num_tokens();
+  out.prefix_key = {.high = proto.prefix_key_high(),
+                    .low = proto.prefix_key_low()};
   return out;
 }
 

@@ -17,7 +17,7 @@
 
 namespace baton {
 
-inline constexpr uint32_t kKvHandleVersion = 1;
+inline constexpr uint32_t kKvHandleVersion = 2;
 inline constexpr size_t kMaxKvHandleBytes = 4 << 20;
 inline constexpr uint32_t kMaxSampleIndex = 127;
 

@@ -62,6 +62,8 @@ inline v1::DecodeRequest GoodRequest() {
   request.set_max_tokens(10);
   for (uint32_t token : {1, 2}) request.add_stop_token_ids(token);
   request.set_num_eos_token_ids(1);
+  request.set_cache_salt("tenant");
+  request.set_bypass_prefix_cache(true);
   decode.set_kv_handle(GoodHandle().SerializeAsString());
   return decode;
 }

@@ -45,6 +45,8 @@ TEST(ConvertTest, AGoodRequestKeepsEveryField) {
   EXPECT_EQ(got->deadline, absl::InfiniteFuture());
   ASSERT_TRUE(got->kv_handle.has_value());
   EXPECT_EQ(got->kv_handle->export_id, ExportId(7));
+  EXPECT_EQ(got->cache_salt, "tenant");
+  EXPECT_TRUE(got->bypass_prefix_cache);
 }
 
 TEST(ConvertTest, AbsentSamplesAreOneAndAPrefillComputesOne) {
@@ -210,6 +212,8 @@ std::vector<BadRequest> BadShapes() {
        [](v1::WorkerRequest* r) {
          while (r->stop_token_ids_size() < 129) r->add_stop_token_ids(1);
        }},
+      {"cache.salt",
+       [](v1::WorkerRequest* r) { r->set_cache_salt(std::string(129, 's')); }},
   };
 }
 
@@ -244,6 +248,7 @@ TEST(ConvertTest, TheLimitsThemselvesAreGood) {
   request.mutable_sampling()->set_min_p(1);
   request.mutable_sampling()->set_top_k(0x7fffffff);
   while (request.stop_token_ids_size() < 128) request.add_stop_token_ids(99);
+  request.set_cache_salt(std::string(128, 's'));
   request.set_num_eos_token_ids(128);
   EXPECT_TRUE(ToGenerationRequest(decode, Limits()).ok());
   request.set_sample_index(0);
@@ -263,6 +268,7 @@ TEST(ConvertTest, AHandleSurvivesItsJourney) {
   handle.block_bytes = 1280;
   handle.blocks = {{BlockId(2), kMax64}, {BlockId(0), 1}};
   handle.num_tokens = 65;
+  handle.prefix_key = {.high = kMax64, .low = 5};
   const auto back = ParseKvHandle(SerializeKvHandle(handle));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->fingerprint, handle.fingerprint);
@@ -274,6 +280,7 @@ TEST(ConvertTest, AHandleSurvivesItsJourney) {
   EXPECT_EQ(back->pool_blocks, handle.pool_blocks);
   EXPECT_EQ(back->block_bytes, handle.block_bytes);
   EXPECT_EQ(back->num_tokens, handle.num_tokens);
+  EXPECT_EQ(back->prefix_key, handle.prefix_key);
   ASSERT_EQ(back->blocks.size(), 2u);
   EXPECT_EQ(back->blocks[0].block, BlockId(2));
   EXPECT_EQ(back->blocks[0].generation, kMax64);
@@ -281,7 +288,7 @@ TEST(ConvertTest, AHandleSurvivesItsJourney) {
 }
 
 TEST(ConvertTest, AHandleOfAnotherVersionIsAFailedPrecondition) {
-  for (const uint32_t version : {0u, 2u, kMax32}) {
+  for (const uint32_t version : {0u, 1u, 3u, kMax32}) {
     v1::KvHandle handle = GoodHandle();
     handle.set_version(version);
     EXPECT_TRUE(absl::IsFailedPrecondition(

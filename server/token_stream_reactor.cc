@@ -87,6 +87,7 @@ void FillEnd(const GenerationOutcome& outcome, v1::DecodeFinished* out) {
                              : v1::WORKER_FINISH_REASON_LENGTH);
   out->set_prompt_tokens(outcome.prompt_tokens);
   out->set_cached_tokens(outcome.cached_tokens);
+  out->set_decode_cached_tokens(outcome.decode_cached_tokens);
   out->set_completion_tokens(outcome.output_tokens);
   out->set_queue_seconds(absl::ToDoubleSeconds(outcome.queue_time));
   out->set_prefill_seconds(absl::ToDoubleSeconds(outcome.prefill_time));
@@ -347,11 +348,12 @@ void TokenStreamReactor<Response>::LogEnd() const {
             << OutcomeName(total_.status.code())
             << (total_.status.ok() ? "" : " reason ") << total_.status.message()
             << " prompt " << total_.prompt_tokens << " cached "
-            << total_.cached_tokens << " output " << total_.output_tokens
-            << " queue " << absl::FormatDuration(total_.queue_time)
-            << " prefill " << absl::FormatDuration(total_.prefill_time)
-            << " transfer " << absl::FormatDuration(total_.transfer_time)
-            << " bytes " << total_.transfer_bytes << " ttft "
+            << total_.cached_tokens + total_.decode_cached_tokens << " output "
+            << total_.output_tokens << " queue "
+            << absl::FormatDuration(total_.queue_time) << " prefill "
+            << absl::FormatDuration(total_.prefill_time) << " transfer "
+            << absl::FormatDuration(total_.transfer_time) << " bytes "
+            << total_.transfer_bytes << " ttft "
             << absl::FormatDuration(time_to_first_token) << " total "
             << absl::FormatDuration(environment_.clock->Now() - arrival_);
 }

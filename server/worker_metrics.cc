@@ -1,5 +1,7 @@
 #include "server/worker_metrics.h"
 
+#include <algorithm>
+
 #include "server/edge/metrics.h"
 #include "server/edge/series_maker.h"
 
@@ -24,6 +26,13 @@ struct WorkerMetrics::Maker : SeriesMaker {
     return OneGauge("baton_kv_transfers",
                     "Requests whose KV moves, by direction.",
                     {{"direction", direction}});
+  }
+  Counter& PromptTokens(const char* source) const {
+    return OneCounter(
+        "baton_prompt_tokens_by_source_total",
+        "Prompt tokens of requests that ended well, by where their KV came "
+        "from: computed here, found in the prefix cache here, or moved here.",
+        {{"source", source}});
   }
   Counter& DroppedMessages(const char* reason) const {
     return OneCounter(
@@ -83,6 +92,9 @@ WorkerMetrics::WorkerMetrics(const Maker& make)
       cached_tokens_(
           make.OneCounter("baton_cached_tokens_total",
                           "Prompt tokens found in the prefix cache.")),
+      computed_tokens_(make.PromptTokens("local_compute")),
+      found_tokens_(make.PromptTokens("prefix_cache")),
+      imported_tokens_(make.PromptTokens("kv_transfer")),
       kv_transfer_bytes_(make.OneCounter("baton_kv_transfer_bytes_total",
                                          "Bytes of KV imported.")),
       kv_transfer_time_(make.OneHistogram(
@@ -101,6 +113,10 @@ WorkerMetrics::WorkerMetrics(const Maker& make)
       inflight_tokens_(make.OneGauge(
           "baton_inflight_tokens",
           "Tokens that launched steps draw at most, not committed.")),
+      prefix_cache_blocks_(make.OneGauge(
+          "baton_prefix_cache_blocks",
+          "Blocks of the KV pool that are found by their tokens; those that no "
+          "request uses count as free.")),
       importing_requests_(make.Transfers("import")),
       exporting_requests_(make.Transfers("export")),
       damaged_blocks_(make.OneCounter(
@@ -108,7 +124,17 @@ WorkerMetrics::WorkerMetrics(const Maker& make)
           "Blocks of KV that arrived unlike their checksum, with "
           "--kv_checksums.")),
       malformed_messages_(make.DroppedMessages("malformed")),
-      ignored_messages_(make.DroppedMessages("ignored")) {}
+      ignored_messages_(make.DroppedMessages("ignored")),
+      queried_tokens_(make.OneCounter(
+          "baton_prefix_cache_queried_tokens_total",
+          "Tokens of requests that took a place in the batch and asked the "
+          "prefix cache.")),
+      hit_tokens_(make.OneCounter(
+          "baton_prefix_cache_hit_tokens_total",
+          "Those of them that were found there, and neither computed nor "
+          "moved.")),
+      evicted_blocks_(make.OneCounter("baton_prefix_cache_evicted_blocks_total",
+                                      "Blocks forgotten, to be used anew.")) {}
 
 void WorkerMetrics::OnRequestEnd(const GenerationOutcome& outcome) {
   requests_.Add({{"outcome", OutcomeName(outcome.status.code())}}).Increment();
@@ -120,16 +146,32 @@ void WorkerMetrics::OnRequestEnd(const GenerationOutcome& outcome) {
   }
   queue_time_.Observe(absl::ToDoubleSeconds(outcome.queue_time));
   prompt_tokens_.Increment(outcome.prompt_tokens);
-  cached_tokens_.Increment(outcome.cached_tokens);
+  cached_tokens_.Increment(outcome.cached_tokens +
+                           outcome.decode_cached_tokens);
+  CountPrompt(outcome);
   if (outcome.transfer_bytes == 0) return;
   kv_transfer_bytes_.Increment(static_cast<double>(outcome.transfer_bytes));
   kv_transfer_time_.Observe(absl::ToDoubleSeconds(outcome.transfer_time));
 }
 
+// Tokens that an earlier attempt had generated are not the prompt's.
+void WorkerMetrics::CountPrompt(const GenerationOutcome& outcome) {
+  if (!outcome.status.ok()) return;
+  const uint32_t found =
+      std::min(outcome.cached_tokens + outcome.decode_cached_tokens,
+               outcome.prompt_tokens);
+  const bool imported = outcome.transfer_bytes > 0;
+  found_tokens_.Increment(found);
+  (imported ? imported_tokens_ : computed_tokens_)
+      .Increment(outcome.prompt_tokens - found);
+}
+
 void WorkerMetrics::SetLoad(const EngineLoad& load) {
-  const uint32_t owned = load.total_blocks - load.free_blocks -
-                         load.exported_blocks - load.importing_blocks -
-                         load.deferred_blocks;
+  // A shared block may be counted among the others more than once.
+  const uint32_t used = load.total_blocks - load.free_blocks;
+  const uint32_t others =
+      load.exported_blocks + load.importing_blocks + load.deferred_blocks;
+  const uint32_t owned = used - std::min(used, others);
   running_requests_.Set(load.running_requests);
   waiting_requests_.Set(load.waiting_requests);
   free_blocks_.Set(load.free_blocks);
@@ -142,10 +184,15 @@ void WorkerMetrics::SetLoad(const EngineLoad& load) {
   exporting_requests_.Set(load.exporting_requests);
   kv_utilization_.Set(1.0 - static_cast<double>(load.free_blocks) /
                                 load.total_blocks);
+  prefix_cache_blocks_.Set(load.cached_blocks);
+  absl::MutexLock lock(&raise_mutex_);
+  Raise(&queried_tokens_, load.prefix_cache.queried_tokens);
+  Raise(&hit_tokens_, load.prefix_cache.hit_tokens);
+  Raise(&evicted_blocks_, load.prefix_cache.evicted_blocks);
 }
 
 void WorkerMetrics::SetTransfers(const KvTransferCounters& counters) {
-  absl::MutexLock lock(&transfers_mutex_);
+  absl::MutexLock lock(&raise_mutex_);
   Raise(&damaged_blocks_, counters.damaged_blocks);
   Raise(&malformed_messages_, counters.malformed_messages);
   Raise(&ignored_messages_, counters.ignored_messages);

@@ -41,6 +41,7 @@ class WorkerMetrics {
 
  private:
   struct Maker;
+  void CountPrompt(const GenerationOutcome& outcome);
   explicit WorkerMetrics(const Maker& make);
 
   prometheus::Family<prometheus::Counter>& requests_;
@@ -51,6 +52,10 @@ class WorkerMetrics {
   prometheus::Counter& prompt_tokens_;
   prometheus::Counter& generated_tokens_;
   prometheus::Counter& cached_tokens_;
+  // Of prompts, by where their KV came from.
+  prometheus::Counter& computed_tokens_;
+  prometheus::Counter& found_tokens_;
+  prometheus::Counter& imported_tokens_;
   prometheus::Counter& kv_transfer_bytes_;
   prometheus::Histogram& kv_transfer_time_;
   prometheus::Gauge& running_requests_;
@@ -62,12 +67,16 @@ class WorkerMetrics {
   prometheus::Gauge& importing_blocks_;
   prometheus::Gauge& deferred_blocks_;
   prometheus::Gauge& inflight_tokens_;
+  prometheus::Gauge& prefix_cache_blocks_;
   prometheus::Gauge& importing_requests_;
   prometheus::Gauge& exporting_requests_;
   prometheus::Counter& damaged_blocks_;
   prometheus::Counter& malformed_messages_;
   prometheus::Counter& ignored_messages_;
-  absl::Mutex transfers_mutex_;  // One scrape raises the three counters.
+  prometheus::Counter& queried_tokens_;
+  prometheus::Counter& hit_tokens_;
+  prometheus::Counter& evicted_blocks_;
+  absl::Mutex raise_mutex_;  // One scrape raises the counters above.
 };
 
 }  // namespace baton

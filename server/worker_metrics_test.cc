@@ -23,7 +23,7 @@ class WorkerMetricsTest : public ::testing::Test {
 TEST_F(WorkerMetricsTest, AnEndedRequestIsCountedByOutcomeWithItsTokens) {
   metrics_.OnRequestEnd({.status = absl::OkStatus(),
                          .prompt_tokens = 12,
-                         .cached_tokens = 4,
+                         .decode_cached_tokens = 4,
                          .output_tokens = 8,
                          .queue_time = absl::Milliseconds(2),
                          .prefill_time = absl::ZeroDuration(),
@@ -34,6 +34,12 @@ TEST_F(WorkerMetricsTest, AnEndedRequestIsCountedByOutcomeWithItsTokens) {
        {"baton_requests_total{role=\"decode\",outcome=\"ok\"} 1",
         "baton_prompt_tokens_total{role=\"decode\"} 12",
         "baton_cached_tokens_total{role=\"decode\"} 4",
+        "baton_prompt_tokens_by_source_total{role=\"decode\",source=\"local_"
+        "compute\"} 0",
+        "baton_prompt_tokens_by_source_total{role=\"decode\",source=\"prefix_"
+        "cache\"} 4",
+        "baton_prompt_tokens_by_source_total{role=\"decode\",source=\"kv_"
+        "transfer\"} 8",
         "baton_queue_time_seconds_count{role=\"decode\"} 1",
         "baton_kv_transfer_bytes_total{role=\"decode\"} 4096",
         "baton_kv_transfer_seconds_count{role=\"decode\"} 1"}) {
@@ -91,6 +97,46 @@ TEST_F(WorkerMetricsTest, TheBlocksStatesAddUpAndTheGatewaysGaugesAreOneEach) {
         "baton_kv_transfers{role=\"decode\",direction=\"import\"} 2",
         "baton_kv_transfers{role=\"decode\",direction=\"export\"} 1",
         "baton_kv_utilization_ratio{role=\"decode\"} 0.75"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST_F(WorkerMetricsTest, APromptComputedHereIsCountedWithoutItsResumedTokens) {
+  GenerationOutcome outcome;
+  outcome.prompt_tokens = 100;
+  outcome.cached_tokens = 64;
+  metrics_.OnRequestEnd(outcome);
+  outcome.prompt_tokens = 10;
+  metrics_.OnRequestEnd(outcome);
+  outcome.status = absl::CancelledError("aborted");
+  metrics_.OnRequestEnd(outcome);
+  const std::string text = Text();
+  const std::string series =
+      "baton_prompt_tokens_by_source_total{role=\"decode\",source=";
+  EXPECT_THAT(text, HasSubstr(series + "\"local_compute\"} 36"));
+  EXPECT_THAT(text, HasSubstr(series + "\"prefix_cache\"} 74"));
+  EXPECT_THAT(text, HasSubstr(series + "\"kv_transfer\"} 0"));
+}
+
+TEST_F(WorkerMetricsTest, ThePrefixCachesCountersFollowTheLoadAndNeverFall) {
+  EngineLoad load = {
+      .total_blocks = 20,
+      .free_blocks = 15,
+      .cached_blocks = 7,
+      .exported_blocks = 6,
+      .prefix_cache = {
+          .queried_tokens = 300, .hit_tokens = 128, .evicted_blocks = 2}};
+  metrics_.SetLoad(load);
+  load.prefix_cache = {.queried_tokens = 299, .hit_tokens = 64};
+  metrics_.SetLoad(load);
+  const std::string text = Text();
+  for (const char* line :
+       {"baton_prefix_cache_blocks{role=\"decode\"} 7",
+        "baton_prefix_cache_queried_tokens_total{role=\"decode\"} 300",
+        "baton_prefix_cache_hit_tokens_total{role=\"decode\"} 128",
+        "baton_prefix_cache_evicted_blocks_total{role=\"decode\"} 2",
+        // Two exports of five blocks share one of them.
+        "baton_kv_blocks{role=\"decode\",state=\"owned\"} 0"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }

@@ -81,6 +81,12 @@ void AddEngineFlags(Flags* flags, WorkerOptions* o) {
                       "of work wait.",
               .min = 1,
               .max = 1e6});
+  flags->Add(&o->engine.prefix_cache,
+             {.name = "prefix_cache",
+              .help = "Keep the KV of whole blocks of 64 tokens while there is "
+                      "room, and neither compute nor move them again for a "
+                      "prompt that begins with them. The tokens are the same "
+                      "either way."});
 }
 
 void AddStepFlags(Flags* flags, WorkerOptions* o) {

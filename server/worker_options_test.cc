@@ -21,19 +21,20 @@ TEST(WorkerOptionsTest, AModelIsEnough) {
   const FlagsOutcome outcome = Parse({}, &options);
   EXPECT_TRUE(outcome.run) << outcome.text;
   EXPECT_EQ(options.role, WorkerRole::kUnified);
+  EXPECT_TRUE(options.engine.prefix_cache);
   EXPECT_FALSE(options.isa.has_value());
 }
 
 TEST(WorkerOptionsTest, FlagsReachTheirOptions) {
   WorkerOptions options;
-  const FlagsOutcome outcome =
-      Parse({"--role=prefill", "--weights=f32", "--cache-dtype=f32",
-             "--isa=array", "--transport=tcp", "--kv_blocks=5",
-             "--max_running_requests=7", "--max_batched_tokens=64",
-             "--max_chunk_tokens=8", "--kv_lease=2s", "--listen=0.0.0.0:1",
-             "--drain_grace=3s", "--pin_threads=false", "--eplb_interval=500",
-             "--eplb_window=100", "--eplb_max_layers_in_flight=2"},
-            &options);
+  const FlagsOutcome outcome = Parse(
+      {"--role=prefill", "--weights=f32", "--cache-dtype=f32", "--isa=array",
+       "--transport=tcp", "--kv_blocks=5", "--max_running_requests=7",
+       "--max_batched_tokens=64", "--max_chunk_tokens=8", "--kv_lease=2s",
+       "--listen=0.0.0.0:1", "--drain_grace=3s", "--pin_threads=false",
+       "--eplb_interval=500", "--prefix_cache=false", "--eplb_window=100",
+       "--eplb_max_layers_in_flight=2"},
+      &options);
   ASSERT_TRUE(outcome.run) << outcome.text;
   EXPECT_EQ(options.role, WorkerRole::kPrefill);
   EXPECT_EQ(options.weights, WeightStorage::kF32);
@@ -47,6 +48,7 @@ TEST(WorkerOptionsTest, FlagsReachTheirOptions) {
   EXPECT_EQ(options.daemon.listen, "0.0.0.0:1");
   EXPECT_EQ(options.daemon.drain_grace, absl::Seconds(3));
   EXPECT_FALSE(options.pin_threads);
+  EXPECT_FALSE(options.engine.prefix_cache);
   EXPECT_EQ(options.eplb_interval, 500u);
   EXPECT_EQ(options.eplb_window, 100u);
   EXPECT_EQ(options.eplb_max_layers_in_flight, 2u);

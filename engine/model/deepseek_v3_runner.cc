@@ -117,6 +117,7 @@ ModelRunnerInfo MakeInfo(const ModelConfig& config,
       static_cast<uint32_t>(ExpertLayers(config, PartsOf(options)).size());
   if (info.num_expert_layers > 0) info.num_experts = config.experts->num_routed;
   info.slots_per_rank = info.num_experts;
+  info.prompt_has_own_form = options.numerics != Numerics::kExact;
   return info;
 }
 

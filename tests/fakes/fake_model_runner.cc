@@ -34,6 +34,7 @@ FakeModelRunner::FakeModelRunner(const Options& options) : options_(options) {
     info_.cache.tail_bytes_per_block = sizeof(float) * kHiddenSize;
   }
   info_.fingerprint = "fake";
+  info_.prompt_has_own_form = options.prompt_has_own_form;
 }
 
 void FakeModelRunner::Forward(const ForwardBatch& batch,
@@ -131,6 +132,9 @@ void FakeModelRunner::WriteRow(Group group, const SequenceRows& sequence,
   const Group before = position == 1 ? Group::kModel : group;
   uint64_t hash = position == 0 ? 0 : RowHash(before, sequence, position - 1);
   hash = Mix(hash ^ (uint64_t{static_cast<uint32_t>(position)} << 32 | token));
+  if (options_.prompt_has_own_form && position < sequence.prompt_tokens) {
+    hash = Mix(hash);
+  }
   uint64_t* bytes = RowBytes(group, sequence, position);
   for (size_t i = 0; i < options_.bytes_per_token / sizeof(uint64_t); ++i) {
     bytes[i] = hash = Mix(hash);

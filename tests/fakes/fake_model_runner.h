@@ -30,6 +30,8 @@ class FakeModelRunner final : public ModelRunner {
     int max_rows = 1 << 20;
     int max_logits_rows = 1 << 20;
     bool drafter = false;
+    // Rows of the prompt have other bytes than the same tokens' rows behind it.
+    bool prompt_has_own_form = false;
     // How often a draft is right, if those before it are; of 256.
     uint32_t right_drafts = 200;
   };

@@ -204,7 +204,9 @@ ExpectedTokens ExpectedOf(const FakeModelRunner::Options& options,
   const int32_t logits_row = 0;
   const int vocab = static_cast<int>(options.vocab_size);
   for (int32_t position = 0; tokens.size() < end; ++position) {
-    const SequenceRows rows = {0, 1, blocks.data()};
+    const SequenceRows rows = {
+        0, 1, blocks.data(),
+        static_cast<int32_t>(request.original_prompt_tokens)};
     model.Forward({.token_ids = {&tokens[position], 1},
                    .positions = {&position, 1},
                    .sequences = {&rows, 1},

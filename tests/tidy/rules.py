@@ -41,6 +41,7 @@ TESTED_THROUGH = {
     "engine/model/deepseek_v3_attention.cc": "engine/model/deepseek_v3_test.cc",
     "engine/llm_engine_commit.cc": "engine/llm_engine_test.cc",
     "engine/llm_engine_transfer.cc": "engine/llm_engine_test.cc",
+    "engine/scheduler_admission.cc": "engine/scheduler_test.cc",
     "kernels/cpu/": "kernels/linear_test.cc",
     "kernels/cuda/cuda_device_stream.cc": "engine/cuda_step_executor_gpu_test.cc",
     "kernels/rope_tables.cc": "kernels/elementwise_test.cc",

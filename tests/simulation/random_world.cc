@@ -27,6 +27,7 @@ EngineOptions RandomEngine(Dice& dice) {
       dice.OneIn(4) ? dice.Between(1, 8) : dice.Between(8, 130);
   engine.max_batched_tokens = engine.max_chunk_tokens + dice.Between(0, 90);
   engine.decode_steps_per_prefill = dice.Between(1, 3);
+  engine.prefix_cache = !dice.OneIn(5);
   // With a curve not all drafts are verified.
   if (dice.OneIn(2)) {
     engine.step_curve = {
@@ -44,6 +45,7 @@ FakeModelRunner::Options RandomModel(Dice& dice) {
   // One word: the hash of a row is no longer than its content.
   model.bytes_per_token = sizeof(uint64_t);
   if (dice.OneIn(4)) model.poison_token = model.vocab_size - 1;
+  model.prompt_has_own_form = dice.OneIn(4);
   model.right_drafts = dice.OneIn(4) ? 256 : dice.Between(0, 256);
   return model;
 }

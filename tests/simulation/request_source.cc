@@ -62,10 +62,13 @@ GenerationRequest RequestSource::NewRequest() {
   GenerationRequest request;
   request.id = {.router_nonce = 1, .counter = requests_.size()};
   request.original_prompt_tokens = PromptLength();
-  for (uint32_t i = 0; i < request.original_prompt_tokens; ++i) {
+  if (!requests_.empty() && OneIn(2)) GoOnBehind(&request);
+  while (request.token_ids.size() < request.original_prompt_tokens) {
     request.token_ids.push_back(
         static_cast<uint32_t>(random_() % options_.model.vocab_size));
   }
+  if (OneIn(6)) request.cache_salt = OneIn(2) ? "a" : "b";
+  request.bypass_prefix_cache = OneIn(8);
   constexpr std::array<float, 4> kTemperatures = {0, 0.5f, 1, 2};
   request.sampling = {
       .temperature = kTemperatures[random_() % kTemperatures.size()],
@@ -77,6 +80,21 @@ GenerationRequest RequestSource::NewRequest() {
   if (options_.fills_pool) request.max_tokens += options_.max_tokens;
   if (OneIn(options_.fills_pool ? 12 : 3)) request.max_tokens = UpTo(6);
   return request;
+}
+
+// The prompt begins with one of the newest requests, and its answer, as far as
+// there is room.
+void RequestSource::GoOnBehind(GenerationRequest* request) {
+  const size_t recent = std::min<size_t>(requests_.size(), 8);
+  const SimulatedRequest& before =
+      requests_[requests_.size() - 1 - random_() % recent];
+  request->token_ids = before.request.token_ids;
+  request->token_ids.insert(request->token_ids.end(),
+                            before.expected.tokens.begin(),
+                            before.expected.tokens.end());
+  const uint32_t length = request->original_prompt_tokens;
+  const size_t room = OneIn(2) ? length : UpTo(length);
+  request->token_ids.resize(std::min(request->token_ids.size(), room));
 }
 
 // Another sample of the newest request.

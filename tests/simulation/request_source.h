@@ -50,6 +50,7 @@ class RequestSource {
   void Add();
   void AddSamples(uint32_t num_samples);
   GenerationRequest NewRequest();
+  void GoOnBehind(GenerationRequest* request);
   GenerationRequest NextSample();
   uint32_t PromptLength();
   void AddStops(const ExpectedTokens& whole, GenerationRequest* request);

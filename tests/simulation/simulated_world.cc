@@ -374,7 +374,14 @@ void SimulatedWorld::JudgeEnd(const Live& live,
   CHECK_LT(outcome.cached_tokens, live.request.token_ids.size());
   uint64_t& shared =
       live.split ? result_.shared_imports : result_.shared_prompts;
-  shared += outcome.cached_tokens > 0;
+  (live.num_samples == 0 ? shared : result_.found_prefixes) +=
+      outcome.cached_tokens > 0;
+  CHECK_LT(outcome.decode_cached_tokens, live.request.token_ids.size());
+  result_.found_imports += outcome.decode_cached_tokens > 0;
+  if (live.request.bypass_prefix_cache) {
+    CHECK(live.num_samples == 0 || outcome.cached_tokens == 0);
+    CHECK_EQ(outcome.decode_cached_tokens, 0u);
+  }
   switch (outcome.status.code()) {
     case absl::StatusCode::kOk: {
       if (is_prefill) {
@@ -423,6 +430,8 @@ void SimulatedWorld::CheckTotals() {
   for (const auto& rank : ranks_) {
     const EngineLoad load = rank->engine().load();
     CHECK_EQ(load.free_blocks, load.total_blocks);
+    CHECK_LE(load.prefix_cache.hit_tokens, load.prefix_cache.queried_tokens);
+    result_.evicted_blocks += load.prefix_cache.evicted_blocks;
     uint64_t rows = 0;
     for (const StepStats& step : rank->steps()) {
       ++result_.steps;

@@ -27,7 +27,7 @@ struct NamedCounter {
   Counter counter;
 };
 
-constexpr std::array<NamedCounter, 21> kCounters = {{
+constexpr std::array<NamedCounter, 24> kCounters = {{
     {"steps", &SimulationResult::steps},
     {"rows", &SimulationResult::rows},
     {"wasted_rows", &SimulationResult::wasted_rows},
@@ -35,6 +35,9 @@ constexpr std::array<NamedCounter, 21> kCounters = {{
     {"requests", &SimulationResult::requests},
     {"shared_prompts", &SimulationResult::shared_prompts},
     {"shared_imports", &SimulationResult::shared_imports},
+    {"found_prefixes", &SimulationResult::found_prefixes},
+    {"found_imports", &SimulationResult::found_imports},
+    {"evicted_blocks", &SimulationResult::evicted_blocks},
     {"stopped", &SimulationResult::stopped},
     {"ended_by_length", &SimulationResult::ended_by_length},
     {"cancelled", &SimulationResult::cancelled},

@@ -30,6 +30,9 @@ struct SimulationResult {
   uint64_t requests = 0;
   uint64_t shared_prompts = 0;  // By a sample that did not compute them.
   uint64_t shared_imports = 0;  // The same of split requests.
+  uint64_t found_prefixes = 0;  // In the cache, by whoever computes the rest,
+  uint64_t found_imports = 0;   // and by whoever imports it.
+  uint64_t evicted_blocks = 0;
   uint64_t stopped = 0;
   uint64_t ended_by_length = 0;
   uint64_t cancelled = 0;

@@ -17,6 +17,7 @@ TEST(SimulationTest, EverythingThatCanHappenHappens) {
   EXPECT_GE(total.steps, 40u * 3 * 200);
   for (uint64_t count :
        {total.wasted_rows, total.shared_prompts, total.shared_imports,
+        total.found_prefixes, total.found_imports, total.evicted_blocks,
         total.stopped, total.ended_by_length, total.cancelled, total.late,
         total.unsampleable, total.transfers_failed, total.imported,
         total.refused, total.twins, total.preempted_by_scheduler,

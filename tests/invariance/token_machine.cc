@@ -40,6 +40,7 @@ EngineOptions MakeEngineOptions(const MachineConfig& config) {
   options.max_chunk_tokens = config.max_chunk_tokens;
   options.pipeline_depth = config.pipeline_depth;
   options.num_draft_tokens = config.num_draft_tokens;
+  options.prefix_cache = config.prefix_cache;
   if (config.adaptive_verification) {
     // Of no machine in particular: the planner corrects it as it goes.
     options.step_curve = {{.rows = 1, .time = absl::Microseconds(500)},
@@ -145,6 +146,9 @@ class Rank {
     result->num_steps = counts_.num_steps;
     result->drafts_verified = counts_.drafts_verified;
     result->drafts_accepted = counts_.drafts_accepted;
+  }
+  uint64_t hit_tokens() const {
+    return engine_->load().prefix_cache.hit_tokens;
   }
 
  private:
@@ -296,6 +300,7 @@ MachineResult RunUnified(Rank& rank, const MachineConfig& config,
   MachineResult result;
   for (const auto& sink : sinks) result.sequences.push_back(sink->sequence());
   rank.AddCountsTo(&result);
+  result.hit_tokens = {rank.hit_tokens()};
   result.num_preempted_indices = preempter.num_preempted();
   return result;
 }
@@ -356,6 +361,7 @@ MachineResult RunSplit(std::array<Rank*, 2> ranks, const MachineConfig& config,
     first += requests[i].num_samples;
   }
   decode.AddCountsTo(&result);
+  result.hit_tokens = {prefill.hit_tokens(), decode.hit_tokens()};
   result.num_preempted_indices = preempter.num_preempted();
   return result;
 }
@@ -372,7 +378,8 @@ std::string MachineConfig::ToString() const {
       << VectorIsaName(isa) << ", threads " << threads << ", cache "
       << (cache == CacheDtype::kF32 ? "f32" : "bf16") << ", "
       << NumericsName(numerics) << ", depth " << pipeline_depth
-      << (device_thread ? " with a device thread" : "") << ", "
+      << (device_thread ? " with a device thread" : "")
+      << (prefix_cache ? " and a prefix cache" : "") << ", "
       << (adaptive_verification ? "at most " : "") << num_draft_tokens
       << " drafts, " << pool_blocks << " blocks";
   return out.str();

@@ -38,6 +38,7 @@ struct MachineConfig {
   uint32_t num_draft_tokens = 0;
   bool adaptive_verification = false;  // Else all drafts are verified.
   uint32_t pool_blocks = 256;          // Of each engine.
+  bool prefix_cache = false;           // Else every row is computed.
 
   std::string ToString() const;
 };
@@ -65,6 +66,8 @@ struct MachineResult {
   // All steps of the engine that decodes.
   uint32_t num_preemptions = 0;
   uint32_t num_steps = 0;
+  // Found in the prefix caches, of each engine.
+  std::vector<uint64_t> hit_tokens;
   std::array<uint32_t, kMaxDraftTokens> drafts_verified = {};
   std::array<uint32_t, kMaxDraftTokens> drafts_accepted = {};
 };

@@ -149,6 +149,7 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
       WorkerProcess::Start(
           options,
           {.on_step = [&](const StepStats& s) { step_metrics.OnStep(s); },
+           .on_abort = [&](const AbortStats& s) { metrics.OnAbort(s); },
            .on_ready = [&](bool ready) { daemon.SetReady(ready); },
            .on_refused = [&] { daemon.Stop(); },
            .on_left = [&] { daemon.gate().Leave(&daemon); },

@@ -51,6 +51,11 @@ void Raise(Counter* counter, uint64_t to) {
   if (more > 0) counter->Increment(more);
 }
 
+const Histogram::BucketBoundaries& StepBuckets() {
+  static const Histogram::BucketBoundaries buckets = {0, 1, 2, 3, 4, 8, 16, 64};
+  return buckets;
+}
+
 const char* ActivityName(RequestActivity activity) {
   switch (activity) {
     case RequestActivity::kQueued:
@@ -76,6 +81,13 @@ WorkerMetrics::WorkerMetrics(const Maker& make)
       aborted_requests_(make.Counters(
           "baton_aborted_requests_total",
           "Requests cancelled or late, by what they were doing.")),
+      abort_to_free_time_(make.OneHistogram(
+          "baton_abort_to_free_seconds",
+          "From an abort's arrival, or a deadline, until the request's blocks "
+          "were free, if it had some.")),
+      abort_to_free_steps_(make.OneHistogram("baton_abort_to_free_steps",
+                                             "Steps launched in that time.",
+                                             StepBuckets())),
       queue_time_(
           make.OneHistogram("baton_queue_time_seconds",
                             "From submission to a place in the batch.")),
@@ -164,6 +176,11 @@ void WorkerMetrics::CountPrompt(const GenerationOutcome& outcome) {
   found_tokens_.Increment(found);
   (imported ? imported_tokens_ : computed_tokens_)
       .Increment(outcome.prompt_tokens - found);
+}
+
+void WorkerMetrics::OnAbort(const AbortStats& stats) {
+  abort_to_free_time_.Observe(absl::ToDoubleSeconds(stats.time));
+  abort_to_free_steps_.Observe(static_cast<double>(stats.steps));
 }
 
 void WorkerMetrics::SetLoad(const EngineLoad& load) {

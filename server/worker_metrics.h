@@ -26,6 +26,8 @@ class WorkerMetrics {
   // At each request's end. A refused request has an outcome with its status
   // alone.
   void OnRequestEnd(const GenerationOutcome& outcome);
+  // When the blocks of a cancelled or late request are free.
+  void OnAbort(const AbortStats& stats);
   // Before each scrape.
   void SetLoad(const EngineLoad& load);
   void SetTransfers(const KvTransferCounters& counters);
@@ -46,6 +48,8 @@ class WorkerMetrics {
 
   prometheus::Family<prometheus::Counter>& requests_;
   prometheus::Family<prometheus::Counter>& aborted_requests_;
+  prometheus::Histogram& abort_to_free_time_;
+  prometheus::Histogram& abort_to_free_steps_;
   prometheus::Histogram& queue_time_;
   prometheus::Histogram& time_to_first_token_;
   prometheus::Histogram& inter_token_latency_;

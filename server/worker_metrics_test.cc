@@ -61,6 +61,20 @@ TEST_F(WorkerMetricsTest, AnAbortedRequestIsCountedByWhatItWasDoing) {
                                 "phase=\"transfer\"} 2"));
 }
 
+TEST_F(WorkerMetricsTest, AbortsAreCountedByTimeAndStepsUntilBlocksAreFree) {
+  metrics_.OnAbort({.time = absl::Milliseconds(2), .steps = 0});
+  metrics_.OnAbort({.time = absl::Milliseconds(3), .steps = 2});
+  const std::string text = Text();
+  for (const char* line :
+       {"baton_abort_to_free_seconds_count{role=\"decode\"} 2",
+        "baton_abort_to_free_seconds_sum{role=\"decode\"} 0.005",
+        "baton_abort_to_free_steps_bucket{role=\"decode\",le=\"0\"} 1",
+        "baton_abort_to_free_steps_bucket{role=\"decode\",le=\"1\"} 1",
+        "baton_abort_to_free_steps_bucket{role=\"decode\",le=\"2\"} 2"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
 TEST_F(WorkerMetricsTest, ARefusedRequestHasAnOutcomeAlone) {
   GenerationOutcome outcome;
   outcome.status = absl::ResourceExhaustedError("full");

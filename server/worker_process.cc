@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
   const absl::Time pooled = process->clock_.Now();
   process->StartAgent(options);
   RETURN_IF_ERROR(process->JoinGroup(options));
-  process->StartRanks(options, observer.on_step);
+  process->StartRanks(options, observer);
   process->StartLoop(options, std::move(observer));
   RETURN_IF_ERROR(process->WarmUpFirstRank());
   const absl::Time warm = process->clock_.Now();
@@ -236,9 +236,8 @@ absl::Status WorkerProcess::JoinGroup(const WorkerOptions& options) {
   return absl::OkStatus();
 }
 
-void WorkerProcess::StartRanks(
-    const WorkerOptions& options,
-    const std::function<void(const StepStats&)>& observer) {
+void WorkerProcess::StartRanks(const WorkerOptions& options,
+                               const WorkerObserver& observer) {
   const EngineOptions engine_options = MakeEngineOptions(options);
   for (uint32_t i = 0; i < runners_.size(); ++i) {
     const BlockId first_block(i * rank_pools_[i].num_blocks());
@@ -247,10 +246,12 @@ void WorkerProcess::StartRanks(
                                .transfer = {agent_.get(), i, first_block},
                                .clock = &clock_,
                                .cpu = cpu_,
-                               .observer = observer};
+                               .observer = observer.on_step,
+                               .abort_observer = observer.on_abort};
     if (in_group()) {
-      parts.observer = [this, i, observer](const StepStats& stats) {
-        if (observer) observer(stats);
+      parts.observer = [this, i,
+                        on_step = observer.on_step](const StepStats& stats) {
+        if (on_step) on_step(stats);
         group_loop_->OnStepRows(i, stats.expert_rows);
       };
       parts.on_work = {[](void* membership) {

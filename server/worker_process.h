@@ -45,6 +45,7 @@ using AnonymousRegion = std::unique_ptr<std::byte, UnmapRegion>;
 // empty.
 struct WorkerObserver {
   std::function<void(const StepStats&)> on_step = {};
+  std::function<void(const AbortStats&)> on_abort = {};
   std::function<void(bool)> on_ready = {};  // As of GroupLoopOptions.
   std::function<void()> on_refused = {};    // Likewise.
   std::function<void()> on_left = {};       // Likewise.
@@ -89,8 +90,7 @@ class WorkerProcess {
   EngineOptions MakeEngineOptions(const WorkerOptions& options);
   void StartAgent(const WorkerOptions& options);
   absl::Status JoinGroup(const WorkerOptions& options);
-  void StartRanks(const WorkerOptions& options,
-                  const std::function<void(const StepStats&)>& observer);
+  void StartRanks(const WorkerOptions& options, const WorkerObserver& observer);
   void StartLoop(const WorkerOptions& options, WorkerObserver observer);
   void StartGroupLoop(const WorkerOptions& options, WorkerObserver observer);
   // REQUIRES: in a group.

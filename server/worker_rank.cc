@@ -13,6 +13,7 @@ WorkerRank::WorkerRank(const EngineOptions& options, const Parts& parts)
                                          .transfer = parts.transfer,
                                          .clock = parts.clock,
                                          .observer = parts.observer,
+                                         .abort_observer = parts.abort_observer,
                                          .on_work = parts.on_work}) {
   if (options.pipeline_depth > 1 || parts.on_work.run != nullptr) {
     device_ = std::make_unique<DeviceThread>(&stream_);

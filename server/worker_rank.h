@@ -32,6 +32,7 @@ class WorkerRank {
     CpuContext cpu = {};
     // Told of each step on the engine's thread; may be empty.
     std::function<void(const StepStats&)> observer = {};
+    std::function<void(const AbortStats&)> abort_observer = {};  // Likewise.
     // As of EngineEnvironment; of a rank in a group, whose device then always
     // has a thread of its own.
     DeviceTask on_work = {};

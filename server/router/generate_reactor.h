@@ -86,6 +86,9 @@ class GenerateReactor final
     early->Attach(std::move(on_early_end));
   }
 
+  // Before that: it is to end early.
+  std::optional<EarlyEnd> early_end() const { return early_->why(); }
+
  private:
   // Thread-safe.
   class Early {
@@ -99,6 +102,10 @@ class GenerateReactor final
       }
       if (why.has_value()) on_early_end(*why);
     }
+    std::optional<EarlyEnd> why() const ABSL_LOCKS_EXCLUDED(mutex_) {
+      absl::MutexLock lock(&mutex_);
+      return why_;
+    }
     void Happen(EarlyEnd why) ABSL_LOCKS_EXCLUDED(mutex_) {
       OnEarlyEnd on_early_end;
       {
@@ -111,7 +118,7 @@ class GenerateReactor final
     }
 
    private:
-    absl::Mutex mutex_;
+    mutable absl::Mutex mutex_;
     std::optional<EarlyEnd> why_ ABSL_GUARDED_BY(mutex_);
     OnEarlyEnd on_early_end_ ABSL_GUARDED_BY(mutex_);
   };

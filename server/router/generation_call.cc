@@ -1,10 +1,12 @@
 #include "server/router/generation_call.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "server/edge/grpc_status.h"
 #include "server/edge/request_gate.h"
 
 namespace baton {
@@ -12,6 +14,30 @@ namespace {
 
 // gRPC's timer may be this early.
 constexpr std::chrono::milliseconds kDeadlineSlack(5);
+// What a worker's calls end before the client's deadline, but at most so small
+// a part of what is left.
+constexpr std::chrono::milliseconds kWorkerMargin(10);
+constexpr int kWorkerMarginShare = 10;
+
+bool HasPassed(std::chrono::system_clock::time_point deadline) {
+  return std::chrono::system_clock::now() + kDeadlineSlack >= deadline;
+}
+
+// A worker's end as it must be taken: at the deadline it may say that it was
+// cancelled.
+absl::Status EndAtWorker(const absl::Status& status,
+                         std::chrono::system_clock::time_point deadline) {
+  if (!absl::IsCancelled(status) || !HasPassed(deadline - kWorkerMargin)) {
+    return status;
+  }
+  return absl::DeadlineExceededError("the deadline has passed");
+}
+
+absl::Status DeadlinePassed(const v1::Usage& usage) {
+  return absl::DeadlineExceededError(absl::StrCat(
+      "the deadline has passed; prompt_tokens ", usage.prompt_tokens(),
+      " completion_tokens ", usage.completion_tokens()));
+}
 
 Generation::Options MachineOptions(const Router& router, absl::Time arrival) {
   return {.router_nonce = router.nonce(),
@@ -37,6 +63,7 @@ GenerationCall::GenerationCall(GenerationPlan plan, Options options)
       ticket_(router_.NextCounter()),
       client_request_id_(plan.client_request_id),
       num_samples_(plan.num_samples),
+      num_prompt_tokens_(static_cast<uint32_t>(plan.prompt_ids.size())),
       generation_(std::move(plan), MachineOptions(router_, options.arrival)),
       last_tokens_(num_samples_, absl::InfinitePast()),
       inter_token_latency_(LatencyBuckets()) {
@@ -54,13 +81,17 @@ void GenerationCall::Start() {
   });
 }
 
-void GenerationCall::OnEarlyEnd(EarlyEnd why) {
-  absl::Status status = absl::CancelledError("the client is gone");
-  if (why == EarlyEnd::kCut) {
-    status = DrainingError();
-  } else if (std::chrono::system_clock::now() + kDeadlineSlack >= deadline_) {
-    status = absl::DeadlineExceededError("the deadline has passed");
+absl::Status GenerationCall::StatusOf(
+    EarlyEnd why, std::chrono::system_clock::time_point deadline) {
+  if (why == EarlyEnd::kCut) return DrainingError();
+  if (HasPassed(deadline)) {
+    return absl::DeadlineExceededError("the deadline has passed");
   }
+  return absl::CancelledError("the client is gone");
+}
+
+void GenerationCall::OnEarlyEnd(EarlyEnd why) {
+  const absl::Status status = StatusOf(why, deadline_);
   Handle([&status](Generation& generation, absl::Time now) {
     return generation.OnEarlyEnd(status, now);
   });
@@ -136,17 +167,52 @@ void GenerationCall::Perform(const GenerationActions& actions) {
 }
 
 void GenerationCall::EnterQueue() {
-  const absl::Status entered = router_.admission().Enter(
-      ticket_, client_request_id_, [self = shared_from_this()] {
-        self->Handle([](Generation& generation, absl::Time now) {
-          return generation.OnAdmitted(now);
-        });
-      });
-  in_queue_ = entered.ok();
+  absl::Status entered = CheckDeadline(router_.admission().num_waiting());
+  if (entered.ok()) {
+    entered = router_.admission().Enter(
+        ticket_, client_request_id_,
+        [self = shared_from_this()] { self->OnTurn(); });
+    in_queue_ = entered.ok();
+  }
   if (in_queue_) return;
   Handle([&entered](Generation& generation, absl::Time now) {
     return generation.OnRefused(entered, now);
   });
+}
+
+void GenerationCall::OnTurn() {
+  turn_ = router_.clock().Now();
+  const absl::Status in_time = CheckDeadline(0);
+  Handle([&in_time](Generation& generation, absl::Time now) {
+    return in_time.ok() ? generation.OnAdmitted(now)
+                        : generation.OnEarlyEnd(in_time, now);
+  });
+}
+
+absl::Status GenerationCall::CheckDeadline(uint32_t num_ahead) const {
+  if (deadline_ == std::chrono::system_clock::time_point::max()) {
+    return absl::OkStatus();
+  }
+  const ServiceTimes& times = router_.service_times();
+  const absl::Time now = router_.clock().Now();
+  const absl::Status status = CheckTimeLeft(
+      absl::FromChrono(deadline_ - std::chrono::system_clock::now()),
+      times.LeastQueueTime(
+          num_ahead, router_.options().admission.max_concurrent_requests, now),
+      times.LeastPrefillTime(num_prompt_tokens_, now));
+  if (!status.ok()) {
+    router_.metrics().CountDeadlineRefusal(ErrorReason(status).value_or(""));
+  }
+  return status;
+}
+
+std::chrono::system_clock::time_point GenerationCall::WorkerDeadline() const {
+  if (deadline_ == std::chrono::system_clock::time_point::max()) {
+    return deadline_;
+  }
+  const auto left = deadline_ - std::chrono::system_clock::now();
+  return deadline_ - std::min<std::chrono::system_clock::duration>(
+                         kWorkerMargin, left / kWorkerMarginShare);
 }
 
 void GenerationCall::FindRoute(uint32_t attempt) {
@@ -196,10 +262,11 @@ void GenerationCall::StartPrefill(Calls* calls) {
         self->router_.pool().OnRequestEnded(
             *calls->route->prefill, calls->route->prefill_rank, std::nullopt);
         self->Handle([&](Generation& generation, absl::Time now) {
-          return generation.OnPrefillEnd(calls->number, status, now);
+          return generation.OnPrefillEnd(
+              calls->number, EndAtWorker(status, self->deadline_), now);
         });
       });
-  calls->prefill_worker->client().StartPrefill(request, deadline_,
+  calls->prefill_worker->client().StartPrefill(request, WorkerDeadline(),
                                                calls->prefill.get());
 }
 
@@ -223,10 +290,11 @@ void GenerationCall::StartDecode(Calls* calls) {
       [self = shared_from_this(), calls](const absl::Status& status) {
         self->TellEnded(calls);
         self->Handle([&](Generation& generation, absl::Time now) {
-          return generation.OnDecodeEnd(calls->number, status, now);
+          return generation.OnDecodeEnd(
+              calls->number, EndAtWorker(status, self->deadline_), now);
         });
       });
-  calls->decode_worker->client().StartDecode(request, deadline_,
+  calls->decode_worker->client().StartDecode(request, WorkerDeadline(),
                                              calls->decode.get());
 }
 
@@ -309,10 +377,23 @@ void GenerationCall::Finish() {
   }
   ReleaseUnstarted();
   for (const auto& calls : calls_) calls->timer.reset();
+  if (absl::IsDeadlineExceeded(status) && !ErrorReason(status).has_value()) {
+    status = DeadlinePassed(summary.usage());
+  }
+  if (status.ok()) ObserveTimes(summary);
   LogAndCount(summary, status);
   // Before the client hears of the end: its id is free by then.
   if (in_queue_) router_.admission().Leave(ticket_);
   client_->End(std::move(status));
+}
+
+void GenerationCall::ObserveTimes(const v1::GenerateFinished& summary) {
+  ServiceTimes& times = router_.service_times();
+  const absl::Time now = router_.clock().Now();
+  times.OnServed(now - turn_, now);
+  if (!summary.timing().has_prefill_seconds()) return;
+  times.OnPrefilled(num_prompt_tokens_,
+                    absl::Seconds(summary.timing().prefill_seconds()), now);
 }
 
 void GenerationCall::ReleaseUnstarted() {

@@ -52,6 +52,9 @@ class GenerationCall final
   // Begins. At the end, whatever it is, the client's call is ended.
   void Start();
   void OnEarlyEnd(EarlyEnd why);
+  // What a client hears whose call ends so.
+  static absl::Status StatusOf(EarlyEnd why,
+                               std::chrono::system_clock::time_point deadline);
 
  private:
   // One attempt's calls, and where they go.
@@ -80,6 +83,11 @@ class GenerationCall final
   // Carrying out: one thread at a time.
   void Perform(const GenerationActions& actions);
   void EnterQueue();
+  void OnTurn();
+  // Not OK, and counted, if it can't meet its deadline behind so many others.
+  absl::Status CheckDeadline(uint32_t num_ahead) const;
+  // Of its calls to workers: they end while there is time to tell the client.
+  std::chrono::system_clock::time_point WorkerDeadline() const;
   void FindRoute(uint32_t attempt);
   void StartPrefill(Calls* calls);
   void StartDecode(Calls* calls);
@@ -90,6 +98,7 @@ class GenerationCall final
   void SendResponses();
   void ObserveTokens(const v1::GenerateChunk& chunk);
   void Finish();
+  void ObserveTimes(const v1::GenerateFinished& summary);
   // Tells the pool, once, of the calls that attempts which are over never
   // began.
   void ReleaseUnstarted();
@@ -112,6 +121,7 @@ class GenerationCall final
   const AdmissionTicket ticket_;  // Names the request in the log, too.
   const std::string client_request_id_;
   const uint32_t num_samples_;
+  const uint32_t num_prompt_tokens_;
 
   absl::Mutex mutex_;
   Generation generation_ ABSL_GUARDED_BY(mutex_);
@@ -125,6 +135,8 @@ class GenerationCall final
   std::vector<absl::Time> last_tokens_;  // Of each sample.
   std::set<v1::FinishReason> reasons_;   // Told so far.
   HistogramBatch inter_token_latency_;
+
+  absl::Time turn_ = absl::InfiniteFuture();  // Set before OnAdmitted.
 };
 
 }  // namespace baton

@@ -58,6 +58,11 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
 void InferenceService::Begin(const v1::GenerateRequest& request,
                              const ModelBounds& bounds,
                              GenerationCall::Options options) {
+  // It may have waited for the text's thread. Nobody wants these tokens.
+  if (const auto why = options.client->early_end(); why.has_value()) {
+    Refuse(GenerationCall::StatusOf(*why, options.deadline), options.client);
+    return;
+  }
   absl::StatusOr<GenerationPlan> plan = Plan(request, bounds);
   if (!plan.ok()) {
     Refuse(plan.status(), options.client);

@@ -29,6 +29,7 @@
 #include "server/router/admission.h"
 #include "server/router/router_metrics.h"
 #include "server/router/routing_policy.h"
+#include "server/router/service_times.h"
 #include "server/router/validate.h"
 #include "server/router/worker_connections.h"
 #include "server/router/worker_pool.h"
@@ -70,6 +71,7 @@ class Router final {
   Admission& admission() { return admission_; }
   WorkerPool& pool() { return pool_; }
   RouterMetrics& metrics() { return metrics_; }
+  ServiceTimes& service_times() { return service_times_; }
   // As WorkerConnections'.
   void SetWorkers(std::vector<WorkerAddress> workers);
   // REQUIRES: a request of the caller's counts at the worker.
@@ -100,6 +102,7 @@ class Router final {
 
   std::atomic<uint64_t> counter_{0};
   Admission admission_;
+  ServiceTimes service_times_;
   RouterMetrics metrics_;
   WorkerPool pool_;
   WorkerConnections connections_;

@@ -33,6 +33,10 @@ RouterMetrics::RouterMetrics(const SeriesMaker& make)
       resumes_(make.Counters("baton_router_resumes_total",
                              "Those of them that go on from tokens that had "
                              "come, by the reason.")),
+      deadline_refusals_(make.Counters(
+          "baton_router_deadline_refusals_total",
+          "Requests refused since they could not have met their deadline, by "
+          "the reason.")),
       resumed_tokens_(make.OneCounter(
           "baton_router_recomputed_tokens_total",
           "Tokens of prompts and answers that resumes sent to be computed "
@@ -69,6 +73,10 @@ void RouterMetrics::CountRetry(std::string_view reason) {
 void RouterMetrics::CountResume(std::string_view reason, uint32_t num_tokens) {
   resumes_.Add({{"reason", std::string(reason)}}).Increment();
   resumed_tokens_.Increment(num_tokens);
+}
+
+void RouterMetrics::CountDeadlineRefusal(std::string_view reason) {
+  deadline_refusals_.Add({{"reason", std::string(reason)}}).Increment();
 }
 
 void RouterMetrics::SetWorkers(

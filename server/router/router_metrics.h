@@ -29,6 +29,8 @@ class RouterMetrics final {
   // Such a retry goes on from tokens that are there, of `num_tokens` with the
   // prompt.
   void CountResume(std::string_view reason, uint32_t num_tokens);
+  // It could not have met its deadline: QUEUE_TOO_LONG, PROMPT_TOO_LONG.
+  void CountDeadlineRefusal(std::string_view reason);
   // By WorkerState.
   void SetWorkers(const std::array<int, kNumWorkerStates>& counts);
 
@@ -38,6 +40,7 @@ class RouterMetrics final {
   prometheus::Family<prometheus::Counter>& requests_;
   prometheus::Family<prometheus::Counter>& retries_;
   prometheus::Family<prometheus::Counter>& resumes_;
+  prometheus::Family<prometheus::Counter>& deadline_refusals_;
   prometheus::Counter& resumed_tokens_;
   std::array<prometheus::Gauge*, kNumWorkerStates> workers_;
 

@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -13,7 +15,9 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "server/edge/grpc_status.h"
 #include "server/router/router_for_test.h"
+#include "server/router/service_times.h"
 
 namespace baton {
 namespace {
@@ -230,6 +234,135 @@ TEST_F(RouterPairTest, GivesTheClientsDeadlineToBothWorkers) {
   EXPECT_TRUE(ReadAll(reader.get()).status.ok());
   EXPECT_TRUE(prefill_has_it);
   EXPECT_TRUE(decode_has_it);
+}
+
+TEST_F(RouterPairTest, WorkersHaveWhatIsLeftOfTheDeadlineAfterTheQueue) {
+  absl::Notification go_on;
+  std::atomic<int64_t> given_ms = 0;
+  prefill_.SetPrefill(
+      [&](const v1::WorkerRequest& request, FakePrefillStream* stream) {
+        given_ms = absl::ToInt64Milliseconds(absl::FromChrono(
+            stream->context()->deadline() - std::chrono::system_clock::now()));
+        return GoodPrefill()(request, stream);
+      });
+  decode_.SetDecode(
+      [&](const v1::DecodeRequest& request, FakeDecodeStream* stream) {
+        go_on.WaitForNotification();
+        return GoodDecode()(request, stream);
+      });
+  Router::Options options = RouterForTest::Options({&prefill_, &decode_});
+  options.admission.max_concurrent_requests = 1;
+  StartRouter(std::move(options));
+  Admission& admission = router_->router().admission();
+  grpc::ClientContext running;
+  const auto first = router_->stub().Generate(&running, IdsRequest(2));
+  EXPECT_TRUE(WaitFor([&] { return prefill_.requests().size() == 1; }));
+  grpc::ClientContext queued;
+  const auto deadline =
+      std::chrono::system_clock::now() + std::chrono::seconds(30);
+  queued.set_deadline(deadline);
+  const auto second = router_->stub().Generate(&queued, IdsRequest(2));
+  EXPECT_TRUE(WaitFor([&] { return admission.num_waiting() == 1; }));
+  const auto arrived = std::chrono::system_clock::now();
+  EXPECT_TRUE(WaitFor([&] {
+    return std::chrono::system_clock::now() >
+           arrived + std::chrono::milliseconds(600);
+  }));
+  const auto turn = std::chrono::system_clock::now();
+  go_on.Notify();
+  EXPECT_TRUE(ReadAll(first.get()).status.ok());
+  EXPECT_TRUE(ReadAll(second.get()).status.ok());
+  // gRPC rounds up, by less than half a second here.
+  EXPECT_LT(given_ms, absl::ToInt64Milliseconds(absl::FromChrono(
+                          deadline - turn + std::chrono::milliseconds(500))));
+  EXPECT_GT(given_ms, 0);
+}
+
+TEST_F(RouterPairTest, AWorkersDeadlineComesFirstAndTheClientHearsOfItsTokens) {
+  decode_.SetDecode([](const v1::DecodeRequest&, FakeDecodeStream* stream) {
+    stream->SendTokens(0, LetterTokens(0, 3));
+    EXPECT_TRUE(stream->WaitUntilCancelled());
+    return grpc::Status::CANCELLED;
+  });
+  StartRouter();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::milliseconds(400));
+  const auto reader = router_->stub().Generate(&context, IdsRequest(9));
+  const GenerateOutcome outcome = ReadAll(reader.get());
+  EXPECT_EQ(outcome.status.error_code(), StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(outcome.token_ids, LetterTokens(0, 3));
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
+  std::cerr << "told: " << outcome.status.error_message() << '\n';
+}
+
+TEST_F(RouterPairTest, RefusesAtOnceWhoseDeadlineNoPromptHasMetLately) {
+  StartRouter();
+  ServiceTimes& times = router_->router().service_times();
+  const absl::Time now = router_->router().clock().Now();
+  for (size_t i = 0; i < ServiceTimes::kMinSamples; ++i) {
+    times.OnPrefilled(3, absl::Seconds(600), now);
+  }
+  grpc::ClientContext short_one;
+  short_one.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::seconds(300));
+  const auto refused = router_->stub().Generate(&short_one, IdsRequest(2));
+  const absl::Status status = FromGrpcStatus(ReadAll(refused.get()).status);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status));
+  EXPECT_EQ(ErrorReason(status), "PROMPT_TOO_LONG");
+  EXPECT_EQ(prefill_.requests().size(), 0u);
+  EXPECT_EQ(router_->Metric("baton_router_deadline_refusals_total{"
+                            "role=\"router\",reason=\"PROMPT_TOO_LONG\"}"),
+            1);
+  // No deadline, or enough time: as ever.
+  grpc::ClientContext endless;
+  const auto any = router_->stub().Generate(&endless, IdsRequest(2));
+  EXPECT_TRUE(ReadAll(any.get()).status.ok());
+  grpc::ClientContext long_one;
+  long_one.set_deadline(std::chrono::system_clock::now() +
+                        std::chrono::seconds(900));
+  const auto served = router_->stub().Generate(&long_one, IdsRequest(2));
+  EXPECT_TRUE(ReadAll(served.get()).status.ok());
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
+}
+
+TEST_F(RouterPairTest, RefusesAtOnceWhoWouldBeLateByTheQueueAlone) {
+  absl::Notification go_on;
+  decode_.SetDecode(
+      [&](const v1::DecodeRequest& request, FakeDecodeStream* stream) {
+        go_on.WaitForNotification();
+        return GoodDecode()(request, stream);
+      });
+  Router::Options options = RouterForTest::Options({&prefill_, &decode_});
+  options.admission.max_concurrent_requests = 1;
+  StartRouter(std::move(options));
+  ServiceTimes& times = router_->router().service_times();
+  for (size_t i = 0; i < ServiceTimes::kMinSamples; ++i) {
+    times.OnServed(absl::Seconds(600), router_->router().clock().Now());
+  }
+  Admission& admission = router_->router().admission();
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>> calls;
+  const auto start = [&] {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    contexts.back()->set_deadline(std::chrono::system_clock::now() +
+                                  std::chrono::seconds(300));
+    calls.push_back(
+        router_->stub().Generate(contexts.back().get(), IdsRequest(2)));
+  };
+  start();
+  EXPECT_TRUE(WaitFor([&] { return admission.num_running() == 1; }));
+  start();  // May be next in no time.
+  EXPECT_TRUE(WaitFor([&] { return admission.num_waiting() == 1; }));
+  start();
+  const absl::Status status =
+      FromGrpcStatus(ReadAll(calls.back().get()).status);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_EQ(ErrorReason(status), "QUEUE_TOO_LONG");
+  EXPECT_EQ(RetryDelay(status), absl::Seconds(600));
+  go_on.Notify();
+  EXPECT_TRUE(ReadAll(calls[0].get()).status.ok());
+  EXPECT_TRUE(ReadAll(calls[1].get()).status.ok());
 }
 
 TEST_F(RouterPairTest, EndsEverythingWhenTheDeadlinePasses) {

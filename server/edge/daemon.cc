@@ -32,6 +32,15 @@ constexpr int kMinPingIntervalMilliseconds = 5'000;
 constexpr int kKeepaliveTimeMilliseconds = 20'000;
 constexpr int kKeepaliveTimeoutMilliseconds = 10'000;
 
+// The limit of a message is looked after when it has been blown up already: a
+// few KiB may have become gigabytes. So they are UNIMPLEMENTED.
+void RefuseCompressedMessages(grpc::ServerBuilder* builder) {
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+}
+
 // Where the handler reports to: a signal handler has no other way to know.
 // Negative while nothing is served.
 std::atomic<int> handler_fd{-1};
@@ -155,6 +164,7 @@ absl::Status Daemon::Serve(const std::vector<ServedService>& services) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              kKeepaliveTimeoutMilliseconds);
   builder.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
+  RefuseCompressedMessages(&builder);
   builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(),
                            &grpc_port_);
   for (const ServedService& served : services) {

@@ -37,11 +37,31 @@ def await_condition(condition, what):
     return time.monotonic() - start
 
 
+def lines_of(url):
+    with urllib.request.urlopen(url, timeout=DEADLINE) as page:
+        return page.read().decode().splitlines()
+
+
 def metric(url, name, label=""):
     """The sum over the lines of /metrics that start with `name` and hold `label`."""
-    with urllib.request.urlopen(url, timeout=DEADLINE) as page:
-        lines = page.read().decode().splitlines()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name) and label in line)
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines_of(url) if line.startswith(name) and label in line)
+
+
+def buckets(page, name):
+    """A histogram of /metrics, summed up: [(bound, how many are at most that)]."""
+    return [(float(line.split(',le="')[1].split('"')[0]), float(line.rsplit(" ", 1)[1]))
+            for line in page if line.startswith(name + "_bucket{")]
+
+
+def percentile(histogram, share):
+    """The bound of the bucket that it is in."""
+    return next(bound for bound, count in histogram if count >= share * histogram[-1][1])
+
+
+def resident(pid, what="VmRSS"):
+    """KiB of memory that the process has; VmHWM: had at most."""
+    with open("/proc/%d/status" % pid, encoding="utf-8") as status:
+        return int(next(line for line in status if line.startswith(what)).split()[1])
 
 
 def golden(name):
@@ -81,9 +101,14 @@ class Cluster:
         self._up.terminate()
         assert self._up.wait(DEADLINE) == 0
 
+    def url(self, process):
+        return "http://%s/metrics" % next(p["http"] for p in self.processes if p["name"] == process)
+
+    def page(self, process):
+        return lines_of(self.url(process))
+
     def metric(self, process, name, label=""):
-        http = next(p["http"] for p in self.processes if p["name"] == process)
-        return metric("http://%s/metrics" % http, name, label)
+        return metric(self.url(process), name, label)
 
     def worker_metric(self, name, label=""):
         return sum(self.metric(worker, name, label) for worker in self.workers)

@@ -270,14 +270,19 @@ WorkerPool::WorkerRank WorkerPool::Take(v1::WorkerRole role,
                                         const Candidates& candidates) {
   std::vector<WorkerRank> ranks;
   std::vector<int64_t> loads;
+  std::vector<RankName> names;
   for (const WorkerId id : candidates.workers) {
     const Worker& worker = workers_.at(id);
     for (uint32_t rank = 0; rank < NumRanks(worker.info); ++rank) {
       ranks.push_back({id, rank});
       loads.push_back(worker.loads[rank].Estimate());
+      names.push_back({.worker = id.value(),
+                       .rank = rank,
+                       .incarnation = worker.info.incarnation()});
     }
   }
-  const WorkerRank taken = ranks[policies_[role]->Pick(loads)];
+  const WorkerRank taken = ranks[policies_[role]->Pick(
+      {.loads = loads, .names = names, .prefix = {}})];
   workers_.at(taken.worker).loads[taken.rank].RequestSent();
   return taken;
 }

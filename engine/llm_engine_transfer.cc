@@ -93,6 +93,9 @@ void LLMEngine::OnExportEnded(const KvExportEnded& event) {
   if (absl::IsDeadlineExceeded(status)) {
     status =
         absl::AbortedError("nobody pulled the KV before its lease ran out");
+  } else if (absl::IsCancelled(status)) {
+    // Unless kEnding says that it was us.
+    status = absl::AbortedError(status.message());
   }
   if (sequence.phase() == SequencePhase::kEnding) {
     status = sequence.end_status;

@@ -309,6 +309,11 @@ absl::Status TokenStreamReactor<Response>::ToPeer(
   if (absl::IsCancelled(status) && environment_.gate->is_cut()) {
     return DrainingError();
   }
+  // The router asks the decode server what became of it.
+  constexpr bool kExports = std::is_same_v<Response, v1::PrefillResponse>;
+  if (kExports && absl::IsAborted(status)) {
+    return WithReason(status, "IMPORTER_LOST");
+  }
   if (!absl::IsUnavailable(status)) return status;
   return WithReason(absl::UnavailableError("the worker's group is not whole"),
                     "GROUP_LOST");

@@ -353,7 +353,9 @@ TEST_F(WorkerPairTest, ALostImporterIsAbortedAndNotThePrefillWorkersFault) {
   }
   network_.Kill("importer", /*told=*/true);
   while (lease->Read(&response)) EXPECT_FALSE(response.has_released());
-  EXPECT_EQ(lease->Finish().error_code(), grpc::StatusCode::ABORTED);
+  const absl::Status status = FromGrpcStatus(lease->Finish());
+  EXPECT_TRUE(absl::IsAborted(status)) << status;
+  EXPECT_EQ(ErrorReason(status), "IMPORTER_LOST");
 }
 
 // Nobody pulls, so the lease is open until it is cut.

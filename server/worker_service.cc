@@ -63,7 +63,10 @@ bool HasFewerRequests(const LLMEngine* one, const LLMEngine* other) {
 
 WorkerService::WorkerService(v1::GetWorkerInfoResponse info,
                              const TokenStreamEnvironment& environment)
-    : info_(std::move(info)), environment_(environment) {
+    : info_(std::move(info)),
+      environment_(environment),
+      load_feed_(environment.clock, environment.gate,
+                 [this] { return LoadOf(environment_.engines); }) {
   CHECK(!environment.engines.empty());
 }
 
@@ -89,6 +92,7 @@ grpc::ServerWriteReactor<Response>* WorkerService::Stream(
   auto* reactor = new TokenStreamReactor<Response>(
       context, environment_, converted.ok() ? converted->num_samples : 1);
   reactor->Start(std::move(converted), engine.value_or(nullptr));
+  load_feed_.OnRequest();
   return reactor;
 }
 
@@ -117,6 +121,11 @@ grpc::ServerUnaryReactor* WorkerService::GetLoad(
     environment_.balance->AddTo(response->mutable_group());
   }
   return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerWriteReactor<v1::GetLoadResponse>* WorkerService::WatchLoad(
+    grpc::CallbackServerContext* context, const v1::WatchLoadRequest* request) {
+  return load_feed_.Watch(context, *request);
 }
 
 grpc::ServerUnaryReactor* WorkerService::GetWorkerInfo(

@@ -8,6 +8,7 @@
 #include "engine/generation_request.h"
 #include "engine/llm_engine.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
+#include "server/load_feed.h"
 #include "server/token_stream_reactor.h"
 
 namespace baton {
@@ -32,6 +33,9 @@ class WorkerService final : public v1::WorkerService::CallbackService {
   grpc::ServerUnaryReactor* GetLoad(grpc::CallbackServerContext* context,
                                     const v1::GetLoadRequest* request,
                                     v1::GetLoadResponse* response) override;
+  grpc::ServerWriteReactor<v1::GetLoadResponse>* WatchLoad(
+      grpc::CallbackServerContext* context,
+      const v1::WatchLoadRequest* request) override;
   grpc::ServerUnaryReactor* GetWorkerInfo(
       grpc::CallbackServerContext* context,
       const v1::GetWorkerInfoRequest* request,
@@ -52,6 +56,7 @@ class WorkerService final : public v1::WorkerService::CallbackService {
 
   const v1::GetWorkerInfoResponse info_;
   const TokenStreamEnvironment environment_;
+  LoadFeed load_feed_;
 };
 
 }  // namespace baton

@@ -131,6 +131,33 @@ TEST(WorkerServiceTest, InfoLoadAndAbortAnswer) {
             grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+TEST(WorkerServiceTest, PushesItsLoadUntilItDrains) {
+  TestWorker worker({});
+  grpc::ClientContext context;
+  const auto reader = worker.stub().WatchLoad(&context, v1::WatchLoadRequest());
+  v1::GetLoadResponse load;
+  ASSERT_TRUE(reader->Read(&load));
+  EXPECT_EQ(load.ranks(0).free_kv_blocks(), 64u);
+  EXPECT_EQ(load.running_requests(), 0u);
+  grpc::ClientContext decode_context;
+  const auto decode =
+      worker.stub().Decode(&decode_context, DecodeOf(MakeRequest(1, 10, 1000)));
+  v1::DecodeResponse chunk;
+  ASSERT_TRUE(decode->Read(&chunk));
+  // At most a message each 10 ms, on a clock that stands still.
+  worker.clock().Advance(absl::Milliseconds(10));
+  ASSERT_TRUE(reader->Read(&load));
+  EXPECT_EQ(load.running_requests() + load.waiting_requests(), 1u);
+  decode_context.TryCancel();
+  while (load.running_requests() + load.waiting_requests() > 0) {
+    worker.clock().Advance(absl::Milliseconds(10));
+    ASSERT_TRUE(reader->Read(&load));
+  }
+  worker.gate().Close();
+  EXPECT_FALSE(reader->Read(&load));
+  EXPECT_EQ(ErrorReason(FromGrpcStatus(reader->Finish())), "DRAINING");
+}
+
 TEST(WorkerServiceTest, TheLoadOfAPartOfAGroupTellsOfTheGroup) {
   prometheus::Registry registry;
   GroupMetrics group(&registry, "test", {.group = 64, .first = 8, .local = 1});

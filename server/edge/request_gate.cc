@@ -47,12 +47,31 @@ void RequestGate::Leave(const void* key) {
 
 void RequestGate::Close() {
   bool empty = false;
+  absl::flat_hash_map<const void*, std::function<void()>> closes;
   {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
+    closes.swap(closes_);
     empty = inside_ == 0;
   }
+  for (const auto& [key, on_close] : closes) on_close();
   if (empty && on_empty_) on_empty_();
+}
+
+void RequestGate::OnClose(const void* key, std::function<void()> on_close) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!closed_) {
+      CHECK(closes_.emplace(key, std::move(on_close)).second);
+      return;
+    }
+  }
+  on_close();
+}
+
+void RequestGate::ForgetOnClose(const void* key) {
+  absl::MutexLock lock(&mutex_);
+  closes_.erase(key);
 }
 
 void RequestGate::OnCut(const void* key, const std::function<void()>& cut) {

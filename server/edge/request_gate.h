@@ -28,6 +28,12 @@ class RequestGate {
   // Forgets what OnCut was told under this key.
   void Leave(const void* key = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+  // For what is no request and ends with the serving of them: called once,
+  // without a lock, by Close(), or here if that was before.
+  void OnClose(const void* key, std::function<void()> on_close)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // REQUIRES: no Close() runs.
+  void ForgetOnClose(const void* key) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // `cut` ends a request that is inside soon, with DrainingError. Called at
   // most once, without a lock: by Cut(), perhaps as the request leaves, or here
@@ -47,6 +53,8 @@ class RequestGate {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool cut_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<const void*, std::function<void()>> cuts_
+      ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<const void*, std::function<void()>> closes_
       ABSL_GUARDED_BY(mutex_);
 };
 

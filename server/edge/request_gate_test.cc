@@ -94,5 +94,30 @@ TEST(RequestGateTest, CountsAreRightFromManyThreads) {
   EXPECT_EQ(empty, 1);
 }
 
+TEST(RequestGateTest, TellsThatItClosesOnceAndInsideNobodyCounts) {
+  bool emptied = false;
+  RequestGate gate([&emptied] { emptied = true; });
+  int first = 0;
+  int forgotten = 0;
+  gate.OnClose(&first, [&] {
+    ++first;
+    EXPECT_FALSE(gate.Enter().ok());
+    EXPECT_FALSE(emptied);
+  });
+  gate.OnClose(&forgotten, [&] { ++forgotten; });
+  gate.ForgetOnClose(&forgotten);
+  EXPECT_EQ(gate.inside(), 0u);
+  EXPECT_EQ(first, 0);
+  gate.Close();
+  EXPECT_EQ(first, 1);
+  EXPECT_TRUE(emptied);
+  gate.Close();
+  EXPECT_EQ(first, 1);
+  int late = 0;
+  gate.OnClose(&late, [&] { ++late; });
+  EXPECT_EQ(late, 1);
+  EXPECT_EQ(forgotten, 0);
+}
+
 }  // namespace
 }  // namespace baton

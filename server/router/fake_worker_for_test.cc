@@ -3,6 +3,7 @@
 #include <grpc/grpc.h>
 
 #include <chrono>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -125,11 +126,27 @@ void FakeWorker::SetDecode(DecodeScript script) {
 void FakeWorker::SetInfo(v1::GetWorkerInfoResponse info) {
   absl::MutexLock lock(&mutex_);
   info_ = std::move(info);
+  ++process_;
 }
 
-void FakeWorker::SetOnGetLoad(std::function<void()> hook) {
+void FakeWorker::SetOnGetInfo(std::function<void()> hook) {
   absl::MutexLock lock(&mutex_);
-  on_get_load_ = std::move(hook);
+  on_get_info_ = std::move(hook);
+}
+
+void FakeWorker::SetRunning(uint32_t running) {
+  absl::MutexLock lock(&mutex_);
+  running_ = running;
+}
+
+void FakeWorker::SetSilent(bool silent) {
+  absl::MutexLock lock(&mutex_);
+  silent_ = silent;
+}
+
+void FakeWorker::Drain() {
+  absl::MutexLock lock(&mutex_);
+  draining_ = true;
 }
 
 std::vector<v1::WorkerRequest> FakeWorker::requests() const {
@@ -140,6 +157,11 @@ std::vector<v1::WorkerRequest> FakeWorker::requests() const {
 int FakeWorker::num_open() const {
   absl::MutexLock lock(&mutex_);
   return num_open_;
+}
+
+int FakeWorker::num_infos() const {
+  absl::MutexLock lock(&mutex_);
+  return num_infos_;
 }
 
 std::vector<v1::AbortRequest> FakeWorker::aborts() const {
@@ -185,24 +207,44 @@ grpc::Status FakeWorker::Abort(grpc::ServerContext*,
   return grpc::Status::OK;
 }
 
-grpc::Status FakeWorker::GetLoad(grpc::ServerContext*,
-                                 const v1::GetLoadRequest*,
-                                 v1::GetLoadResponse* response) {
-  std::function<void()> hook;
-  {
-    absl::MutexLock lock(&mutex_);
-    hook = on_get_load_;
+grpc::Status FakeWorker::WatchLoad(
+    grpc::ServerContext* context, const v1::WatchLoadRequest*,
+    grpc::ServerWriter<v1::GetLoadResponse>* writer) {
+  // How soon it sees that the call is over.
+  constexpr absl::Duration kInterval = absl::Milliseconds(20);
+  std::optional<int> process;
+  int64_t told = -1;
+  const auto changed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return draining_ || process != process_ ||
+           (!silent_ && told != int64_t{running_} + num_open_);
+  };
+  while (!context->IsCancelled()) {
+    v1::GetLoadResponse load;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!process.has_value()) process = process_;
+      mutex_.AwaitWithTimeout(absl::Condition(&changed), kInterval);
+      if (draining_ || process != process_) break;
+      if (silent_) continue;
+      load.set_running_requests(running_ + num_open_);
+    }
+    if (!writer->Write(load)) break;
+    told = load.running_requests();
   }
-  if (hook) hook();
-  response->set_running_requests(static_cast<uint32_t>(num_open()));
-  return grpc::Status::OK;
+  return {grpc::StatusCode::UNAVAILABLE, "draining"};
 }
 
 grpc::Status FakeWorker::GetWorkerInfo(grpc::ServerContext*,
                                        const v1::GetWorkerInfoRequest*,
                                        v1::GetWorkerInfoResponse* response) {
-  absl::MutexLock lock(&mutex_);
-  *response = info_;
+  std::function<void()> hook;
+  {
+    absl::MutexLock lock(&mutex_);
+    ++num_infos_;
+    *response = info_;
+    hook = on_get_info_;
+  }
+  if (hook) hook();
   return grpc::Status::OK;
 }
 

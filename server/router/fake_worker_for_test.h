@@ -76,16 +76,25 @@ class FakeWorker final : public v1::WorkerService::Service {
   grpc::Server* server() { return server_.get(); }
   // As a process that dies: its calls break and its port is closed.
   void Die();
+  // As one that drains: its loads' streams end, and no new one begins.
+  void Drain() ABSL_LOCKS_EXCLUDED(mutex_);
 
   void SetPrefill(PrefillScript script) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetDecode(DecodeScript script) ABSL_LOCKS_EXCLUDED(mutex_);
+  // As another process in its place: its loads' streams end.
   void SetInfo(v1::GetWorkerInfoResponse info) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Called by each GetLoad, which it may hold up.
-  void SetOnGetLoad(std::function<void()> hook) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Called by each GetWorkerInfo, which it may hold up.
+  void SetOnGetInfo(std::function<void()> hook) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Besides its open calls, in the loads that it tells.
+  void SetRunning(uint32_t running) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Tells no load any more, in streams that stay open.
+  void SetSilent(bool silent) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Every request so far, and the calls that have not ended.
   std::vector<v1::WorkerRequest> requests() const ABSL_LOCKS_EXCLUDED(mutex_);
   int num_open() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // GetWorkerInfo calls so far.
+  int num_infos() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Every Abort so far.
   std::vector<v1::AbortRequest> aborts() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -99,9 +108,9 @@ class FakeWorker final : public v1::WorkerService::Service {
   grpc::Status Abort(grpc::ServerContext* context,
                      const v1::AbortRequest* request,
                      v1::AbortResponse* response) override;
-  grpc::Status GetLoad(grpc::ServerContext* context,
-                       const v1::GetLoadRequest* request,
-                       v1::GetLoadResponse* response) override;
+  grpc::Status WatchLoad(
+      grpc::ServerContext* context, const v1::WatchLoadRequest* request,
+      grpc::ServerWriter<v1::GetLoadResponse>* writer) override;
   grpc::Status GetWorkerInfo(grpc::ServerContext* context,
                              const v1::GetWorkerInfoRequest* request,
                              v1::GetWorkerInfoResponse* response) override;
@@ -115,10 +124,15 @@ class FakeWorker final : public v1::WorkerService::Service {
   v1::GetWorkerInfoResponse info_ ABSL_GUARDED_BY(mutex_);
   PrefillScript prefill_ ABSL_GUARDED_BY(mutex_);
   DecodeScript decode_ ABSL_GUARDED_BY(mutex_);
-  std::function<void()> on_get_load_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> on_get_info_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::WorkerRequest> requests_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::AbortRequest> aborts_ ABSL_GUARDED_BY(mutex_);
   int num_open_ ABSL_GUARDED_BY(mutex_) = 0;
+  int num_infos_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint32_t running_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool silent_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  int process_ ABSL_GUARDED_BY(mutex_) = 0;  // Counts SetInfo.
 
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;

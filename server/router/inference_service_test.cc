@@ -35,8 +35,8 @@ class InferenceServiceTest : public ::testing::Test {
     info.set_max_context_tokens(max_context_tokens);
     worker_.SetInfo(info);
     ASSERT_TRUE(WaitFor([&] {
-      return router_->router().Bounds()->max_context_tokens ==
-             max_context_tokens;
+      const absl::StatusOr<ModelBounds> bounds = router_->router().Bounds();
+      return bounds.ok() && bounds->max_context_tokens == max_context_tokens;
     }));
   }
   absl::Status Generate(const v1::GenerateRequest& request) {
@@ -123,9 +123,7 @@ TEST_F(InferenceServiceTest, GeneratesFromTextAndChat) {
 }
 
 TEST_F(InferenceServiceTest, TakesLongTextsOnAThreadOfTheirOwn) {
-  worker_.SetInfo(DemoInfo(v1::WORKER_ROLE_UNIFIED));
-  ASSERT_TRUE(WaitFor(
-      [&] { return router_->router().Bounds()->max_context_tokens == 4096; }));
+  SetContext(4096);
   std::string text;
   while (text.size() <= TextExecutor::kMaxInlineBytes) text += " something";
   v1::TokenizeRequest tokenize;
@@ -143,14 +141,12 @@ TEST_F(InferenceServiceTest, TakesLongTextsOnAThreadOfTheirOwn) {
 }
 
 TEST_F(InferenceServiceTest, EndsCallsThatAreCancelledWhileTheirTextWaits) {
-  worker_.SetInfo(DemoInfo(v1::WORKER_ROLE_UNIFIED));
+  SetContext(4096);
   // A call that has passed the text's thread stays until it is cancelled.
   worker_.SetDecode([](const v1::DecodeRequest&, FakeDecodeStream* stream) {
     stream->WaitUntilCancelled();
     return grpc::Status::CANCELLED;
   });
-  ASSERT_TRUE(WaitFor(
-      [&] { return router_->router().Bounds()->max_context_tokens == 4096; }));
   v1::GenerateRequest request = IdsRequest(1);
   std::string* const text =
       request.mutable_prompt()->mutable_text()->mutable_text();

@@ -43,7 +43,7 @@ class Router final {
  public:
   struct Options {
     std::string model_name;
-    std::vector<WorkerAddress> workers;  // At first.
+    std::vector<WorkerAddress> workers = {};  // The first ones.
     std::function<std::unique_ptr<RoutingPolicy>()> make_policy;
     Admission::Options admission;
     uint32_t max_retries = 2;

@@ -252,9 +252,7 @@ TEST_F(RouterFaultTest, IsUnavailableWithoutAWorkerAndServesWhenOneComes) {
   wrong.set_text_hash("another text");
   late.SetInfo(wrong);
   late.SetDecode(GoodDecode());
-  Router::Options options = RouterForTest::Options({&late});
-  options.prober.interval = absl::Milliseconds(5);
-  router_ = std::make_unique<RouterForTest>(std::move(options));
+  router_ = std::make_unique<RouterForTest>(RouterForTest::Options({&late}));
   EXPECT_TRUE(WaitFor([&] { return NumWorkers(WorkerState::kRefused) == 1; }));
   const absl::Status status =
       FromGrpcStatus(router_->Generate(IdsRequest(2)).status);

@@ -3,13 +3,13 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "base/field_error.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
@@ -19,7 +19,8 @@
 #include "server/router/inference_service.h"
 #include "server/router/router.h"
 #include "server/router/routing_policy.h"
-#include "server/router/worker_pool.h"
+#include "server/router/worker_directory.h"
+#include "server/router/worker_discovery.h"
 #include "server/text/text_model.h"
 
 namespace baton {
@@ -31,6 +32,8 @@ struct RouterFlags {
   std::vector<std::string> prefill;
   std::vector<std::string> decode;
   std::vector<std::string> unified;
+  std::string workers_file;
+  absl::Duration discovery_interval = absl::Seconds(5);
   std::string policy = "least_loaded";
   uint32_t max_retries = 2;
   absl::Duration worker_wait = absl::Seconds(5);
@@ -50,11 +53,23 @@ void AddFlags(Flags* flags, RouterFlags* o) {
               .help = "What GetModelInfo says; by default the folder's name."});
   flags->Group("Workers");
   flags->Add(&o->prefill,
-             {.name = "prefill", .help = "Prefill workers, host:port,..."});
+             {.name = "prefill",
+              .help = "Prefill workers, host:port,...; of dns:NAME:PORT each "
+                      "address of the name is one."});
   flags->Add(&o->decode,
-             {.name = "decode", .help = "Decode workers, host:port,..."});
+             {.name = "decode", .help = "Decode workers, likewise."});
   flags->Add(&o->unified,
-             {.name = "unified", .help = "Unified workers, host:port,..."});
+             {.name = "unified", .help = "Unified workers, likewise."});
+  flags->Add(&o->workers_file,
+             {.name = "workers_file",
+              .help = "More workers: a file of lines like 'decode host:port' "
+                      "or 'unified dns:NAME:PORT', and comments after #. It "
+                      "is read again each second; workers join and leave as "
+                      "it says."});
+  flags->Add(&o->discovery_interval, {.name = "discovery_interval",
+                                      .help = "Between two look-ups of a name.",
+                                      .min = 0.1,
+                                      .max = 3600});
   flags->AddChoice(
       &o->policy,
       {{"least_loaded", "least_loaded"}, {"round_robin", "round_robin"}},
@@ -87,25 +102,35 @@ void AddFlags(Flags* flags, RouterFlags* o) {
   AddDaemonFlags(flags, &o->daemon);
 }
 
-absl::Status CheckAddresses(const char* flag,
-                            const std::vector<std::string>& addresses) {
-  for (const std::string& address : addresses) {
-    const size_t colon = address.rfind(':');
-    int port = 0;
-    if (colon != std::string::npos && colon > 0 &&
-        absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 1 &&
-        port <= 65535) {
-      continue;
+absl::Status AppendEntries(const char* flag, v1::WorkerRole role,
+                           const std::vector<std::string>& list,
+                           std::vector<WorkerEntry>* entries) {
+  for (const std::string& text : list) {
+    const absl::StatusOr<WorkerEntry> entry = ParseWorkerEntry(role, text);
+    if (!entry.ok()) {
+      return FieldError(flag, std::string(entry.status().message()));
     }
-    return FieldError(flag, "'" + address + "' is not host:port");
+    entries->push_back(*entry);
   }
-  return absl::OkStatus();
+  if (entries->size() <= kMaxWorkers) return absl::OkStatus();
+  return FieldError(flag, "more than " + std::to_string(kMaxWorkers) +
+                              " workers with those before");
+}
+
+absl::StatusOr<std::vector<WorkerEntry>> EntriesOf(const RouterFlags& o) {
+  std::vector<WorkerEntry> entries;
+  RETURN_IF_ERROR(
+      AppendEntries("prefill", v1::WORKER_ROLE_PREFILL, o.prefill, &entries));
+  RETURN_IF_ERROR(
+      AppendEntries("decode", v1::WORKER_ROLE_DECODE, o.decode, &entries));
+  RETURN_IF_ERROR(
+      AppendEntries("unified", v1::WORKER_ROLE_UNIFIED, o.unified, &entries));
+  return entries;
 }
 
 absl::Status Validate(const RouterFlags& o) {
-  RETURN_IF_ERROR(CheckAddresses("prefill", o.prefill));
-  RETURN_IF_ERROR(CheckAddresses("decode", o.decode));
-  RETURN_IF_ERROR(CheckAddresses("unified", o.unified));
+  RETURN_IF_ERROR(EntriesOf(o).status());
+  if (!o.workers_file.empty()) return absl::OkStatus();
   if (o.prefill.empty() != o.decode.empty()) {
     return o.prefill.empty()
                ? FieldError("prefill", "--decode workers need prefill workers")
@@ -113,9 +138,15 @@ absl::Status Validate(const RouterFlags& o) {
   }
   if (o.prefill.empty() && o.unified.empty()) {
     return FieldError("unified",
-                      "no workers: give --prefill and --decode, or --unified");
+                      "no workers: give --prefill and --decode, or --unified, "
+                      "or --workers_file");
   }
   return absl::OkStatus();
+}
+
+absl::Status Check(const RouterFlags& o) {
+  return o.workers_file.empty() ? absl::OkStatus()
+                                : ReadWorkersFile(o.workers_file).status();
 }
 
 Router::Options RouterOptions(const RouterFlags& o) {
@@ -126,15 +157,6 @@ Router::Options RouterOptions(const RouterFlags& o) {
                                  .filename()
                                  .string()
                            : o.model_name;
-  for (const std::string& address : o.prefill) {
-    options.workers.push_back({address, v1::WORKER_ROLE_PREFILL});
-  }
-  for (const std::string& address : o.decode) {
-    options.workers.push_back({address, v1::WORKER_ROLE_DECODE});
-  }
-  for (const std::string& address : o.unified) {
-    options.workers.push_back({address, v1::WORKER_ROLE_UNIFIED});
-  }
   options.make_policy = [policy = o.policy] {
     return MakeRoutingPolicy(policy);
   };
@@ -152,6 +174,15 @@ absl::StatusOr<int> Run(const RouterFlags& o, const Flags& flags) {
   Router router(std::move(options), &text, &daemon.registry());
   RETURN_IF_ERROR(daemon.StartMetrics([&router] { router.UpdateGauges(); }));
   InferenceService service(&router, &daemon.gate());
+  ASSIGN_OR_RETURN(std::vector<WorkerEntry> entries, EntriesOf(o));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<WorkerDiscovery> discovery,
+      WorkerDiscovery::Start({.entries = std::move(entries),
+                              .workers_file = o.workers_file,
+                              .dns_interval = o.discovery_interval,
+                              .on_change = [&router](const auto& workers) {
+                                router.SetWorkers(workers);
+                              }}));
   LOG(INFO) << "waiting for workers";
   router.pool().WaitUntilReady();
   RETURN_IF_ERROR(
@@ -165,8 +196,9 @@ int Main(int argc, char** argv) {
               "The front door of Baton: owns all text, picks the workers of "
               "each request and relays their tokens.");
   AddFlags(&flags, &o);
-  if (auto code = flags.ParseOrExitCode(argc, argv, environ,
-                                        [&o] { return Validate(o); })) {
+  if (auto code = flags.ParseOrExitCode(
+          argc, argv, environ, [&o] { return Validate(o); },
+          [&o] { return Check(o); })) {
     return *code;
   }
   // gRPC's state lives as long as the process: taking it down may wait 10 s for

@@ -1,6 +1,5 @@
 #include "server/router/worker_client.h"
 
-#include "base/status_macros.h"
 #include "server/edge/grpc_limits.h"
 
 namespace baton {
@@ -37,8 +36,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
 WorkerClient::WorkerClient(const std::string& address)
     : WorkerClient(address, MakeChannel(address)) {}
 
-// The stubs share the channel.
 WorkerClient::WorkerClient(const std::string& address,
+                           // Shared by the stubs.
                            const std::shared_ptr<grpc::Channel>& channel)
     : address_(address),
       worker_(v1::WorkerService::NewStub(channel)),
@@ -73,46 +72,44 @@ void WorkerClient::StartAbort(const v1::AbortRequest& request) {
                           [call](const grpc::Status&) { delete call; });
 }
 
-absl::StatusOr<ProbeAnswer> WorkerClient::Probe(Deadline deadline, bool wait) {
-  grpc::health::v1::HealthCheckResponse health;
-  RETURN_IF_ERROR(Ask(deadline, wait, [&](grpc::ClientContext* context) {
-    return health_->Check(context, grpc::health::v1::HealthCheckRequest(),
-                          &health);
-  }));
-  if (health.status() != grpc::health::v1::HealthCheckResponse::SERVING) {
-    return absl::UnavailableError("not serving");
-  }
-  ProbeAnswer answer;
-  RETURN_IF_ERROR(Ask(deadline, false, [&](grpc::ClientContext* context) {
-    return worker_->GetWorkerInfo(context, v1::GetWorkerInfoRequest(),
-                                  &answer.info);
-  }));
-  RETURN_IF_ERROR(Ask(deadline, false, [&](grpc::ClientContext* context) {
-    return worker_->GetLoad(context, v1::GetLoadRequest(), &answer.load);
-  }));
-  return answer;
+void WorkerClient::StartWatchLoad(LoadStream* stream) {
+  const v1::WatchLoadRequest request;
+  stream->context_.set_wait_for_ready(true);
+  worker_->async()->WatchLoad(&stream->context_, &request, stream);
+  stream->StartRead(&stream->response_);
+  stream->StartCall();
 }
 
-template <typename Call>
-absl::Status WorkerClient::Ask(Deadline deadline, bool wait, const Call& call) {
+void WorkerClient::StartWatchHealth(HealthStream* stream) {
+  const grpc::health::v1::HealthCheckRequest request;
+  stream->context_.set_wait_for_ready(true);
+  health_->async()->Watch(&stream->context_, &request, stream);
+  stream->StartRead(&stream->response_);
+  stream->StartCall();
+}
+
+absl::StatusOr<v1::GetWorkerInfoResponse> WorkerClient::GetInfo(
+    Deadline deadline) {
   grpc::ClientContext context;
   context.set_deadline(deadline);
-  context.set_wait_for_ready(wait);
   {
     absl::MutexLock lock(&mutex_);
-    if (probes_cancelled_) return absl::CancelledError();
-    probe_ = &context;
+    if (questions_cancelled_) return absl::CancelledError();
+    question_ = &context;
   }
-  const grpc::Status status = call(&context);
+  v1::GetWorkerInfoResponse info;
+  const grpc::Status status =
+      worker_->GetWorkerInfo(&context, v1::GetWorkerInfoRequest(), &info);
   absl::MutexLock lock(&mutex_);
-  probe_ = nullptr;
-  return FromGrpcStatus(status);
+  question_ = nullptr;
+  if (!status.ok()) return FromGrpcStatus(status);
+  return info;
 }
 
-void WorkerClient::CancelProbes() {
+void WorkerClient::CancelQuestions() {
   absl::MutexLock lock(&mutex_);
-  probes_cancelled_ = true;
-  if (probe_ != nullptr) probe_->TryCancel();
+  questions_cancelled_ = true;
+  if (question_ != nullptr) question_->TryCancel();
 }
 
 }  // namespace baton

@@ -57,12 +57,8 @@ class WorkerStream final : public grpc::ClientReadReactor<Response> {
 
 using PrefillStream = WorkerStream<v1::PrefillResponse>;
 using DecodeStream = WorkerStream<v1::DecodeResponse>;
-
-// What a probe asks a worker, in one.
-struct ProbeAnswer {
-  v1::GetWorkerInfoResponse info;
-  v1::GetLoadResponse load;
-};
+using LoadStream = WorkerStream<v1::GetLoadResponse>;
+using HealthStream = WorkerStream<grpc::health::v1::HealthCheckResponse>;
 
 // Thread-safe.
 class WorkerClient final {
@@ -82,20 +78,19 @@ class WorkerClient final {
   // Whether it arrives is not told.
   void StartAbort(const v1::AbortRequest& request);
 
-  // Blocks; one thread at a time. An error when the worker does not answer, or
-  // says that it does not serve. With `wait` a worker that is not there is
-  // waited for until the deadline: only while somebody waits does gRPC connect.
-  absl::StatusOr<ProbeAnswer> Probe(Deadline deadline, bool wait);
-  // Ends a Probe that runs, and all later ones.
-  void CancelProbes() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Without a deadline: they wait for a worker that is not there, and only
+  // while somebody waits does gRPC connect.
+  void StartWatchLoad(LoadStream* stream);
+  void StartWatchHealth(HealthStream* stream);
+  // Blocks; one thread at a time.
+  absl::StatusOr<v1::GetWorkerInfoResponse> GetInfo(Deadline deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends a GetInfo that runs, and all later ones.
+  void CancelQuestions() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  template <typename Call>
-  absl::Status Ask(Deadline deadline, bool wait, const Call& call)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // Both stubs share the channel.
   WorkerClient(const std::string& address,
+               // Shared by both stubs.
                const std::shared_ptr<grpc::Channel>& channel);
 
   const std::string address_;
@@ -103,8 +98,8 @@ class WorkerClient final {
   const std::unique_ptr<grpc::health::v1::Health::Stub> health_;
 
   absl::Mutex mutex_;
-  bool probes_cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  grpc::ClientContext* probe_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool questions_cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* question_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace baton

@@ -138,18 +138,27 @@ void WorkerPool::OnProbe(WorkerId id, const v1::GetWorkerInfoResponse& info,
     LOG(INFO) << "worker " << worker->where.address << " has restarted";
   }
   worker->info = info;
-  const Refusal refusal = FindRefusal(id, info);
+  // Ranks that are gone keep the requests that are on their way back.
+  worker->loads.resize(std::max<size_t>(worker->loads.size(), NumRanks(info)));
+  Report(load, &worker->loads);
+  Judge(id, worker);
+}
+
+void WorkerPool::Judge(WorkerId id, Worker* worker) {
+  const Refusal refusal = FindRefusal(id, worker->info);
   worker->refused_for = refusal.field;
-  if (!refusal.field.empty()) {
+  if (refusal.field.empty()) {
+    MoveTo(worker, WorkerState::kReady, "");
+  } else {
     MoveTo(worker, WorkerState::kRefused,
            absl::StrCat(std::string(refusal.field), " ", refusal.reason));
-    return;
   }
-  // Ranks that are gone keep the requests that are on their way back.
-  worker->loads.resize(
-      std::max<size_t>(worker->loads.size(), NumRanks(worker->info)));
-  Report(load, &worker->loads);
-  MoveTo(worker, WorkerState::kReady, "");
+}
+
+void WorkerPool::OnLoad(WorkerId id, const v1::GetLoadResponse& load) {
+  absl::MutexLock lock(&mutex_);
+  Worker* const worker = FindMember(id);
+  if (worker != nullptr) Report(load, &worker->loads);
 }
 
 void WorkerPool::OnProbeFailed(WorkerId id, const absl::Status& why) {
@@ -211,6 +220,7 @@ void WorkerPool::MoveTo(Worker* worker, WorkerState to, std::string reason) {
       (to != WorkerState::kRefused || worker->reason == reason)) {
     return;
   }
+  const bool is_lost = IsServing(worker->state) && !IsServing(to);
   worker->state = to;
   worker->reason = std::move(reason);
   if (to == WorkerState::kReady) {
@@ -221,6 +231,10 @@ void WorkerPool::MoveTo(Worker* worker, WorkerState to, std::string reason) {
   } else {
     LOG(WARNING) << "worker " << worker->where.address << ' '
                  << WorkerStateName(to) << ": " << worker->reason;
+  }
+  // Those that did not fit it are asked nothing more: they may fit now.
+  for (auto& [id, other] : workers_) {
+    if (is_lost && other.state == WorkerState::kRefused) Judge(id, &other);
   }
   if (const bool ready = CanServe(); ready != ready_) {
     ready_ = ready;

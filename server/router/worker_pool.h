@@ -29,6 +29,7 @@ namespace baton {
 struct WorkerAddress {
   std::string address;  // host:port
   v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
+  friend bool operator==(const WorkerAddress&, const WorkerAddress&) = default;
 };
 
 // What all workers that serve have in common.
@@ -76,6 +77,8 @@ class WorkerPool final {
   // --- From probes. Of a worker that left: ignored.
   void OnProbe(WorkerId worker, const v1::GetWorkerInfoResponse& info,
                const v1::GetLoadResponse& load) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnLoad(WorkerId worker, const v1::GetLoadResponse& load)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void OnProbeFailed(WorkerId worker, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -141,6 +144,8 @@ class WorkerPool final {
   Refusal FindRefusal(const v1::GetWorkerInfoResponse& info,
                       const Worker& other) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Where it belongs by what it says of itself.
+  void Judge(WorkerId id, Worker* worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MoveTo(Worker* worker, WorkerState to, std::string reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Candidates Find(v1::WorkerRole role, const RouteNeeds& needs) const

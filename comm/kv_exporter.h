@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -96,7 +97,9 @@ class KvExporter {
   const KvPool* const pool_;
   std::vector<KvTransferEvent>* const ended_;
 
-  absl::flat_hash_map<ExportId, std::unique_ptr<Export>> exports_;
+  // In the order of their ids, so that what ends at one time always ends in one
+  // order.
+  std::map<ExportId, std::unique_ptr<Export>> exports_;
   absl::flat_hash_map<TransferId, ExportId> sends_;
   std::deque<ExportId> summable_;  // Taken in turns.
   absl::Time next_sweep_ = absl::InfiniteFuture();

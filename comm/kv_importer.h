@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -72,7 +73,7 @@ class KvImporter {
     std::vector<uint64_t> checksums;  // Of request.blocks, as far as told.
     uint32_t checked = 0;             // Of request.blocks, in their order.
     // Outstanding, each for which of request.blocks.
-    absl::flat_hash_map<TransferId, uint32_t> receives;
+    std::map<TransferId, uint32_t> receives;
     std::optional<std::string> tail;
     absl::Time start;
     absl::Time deadline;
@@ -108,7 +109,8 @@ class KvImporter {
 
   std::mt19937_64 random_;
   uint64_t next_tag_;
-  absl::flat_hash_map<ImportId, std::unique_ptr<Import>> imports_;
+  // In the order of their ids, as the exporter's.
+  std::map<ImportId, std::unique_ptr<Import>> imports_;
   absl::flat_hash_map<uint64_t, ImportId> tokens_;
   absl::flat_hash_map<TransferId, ImportId> receives_;
   std::deque<ImportId> copyable_;  // Taken in turns.

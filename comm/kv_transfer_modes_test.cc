@@ -1,10 +1,14 @@
 // Agents whose transports differ in what they can do.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "comm/kv_pool.h"
 #include "comm/kv_transfer_agent.h"
 #include "comm/loopback_transport.h"
 #include "comm/testing/kv_transfer_side.h"
@@ -115,6 +119,31 @@ TEST(KvTransferModesTest, ABlockThatIsReusedUnderTheReaderEndsThePull) {
   EXPECT_FALSE(d.Holds(BlockId(1), 999));
   ASSERT_TRUE(p.exports().contains(kExport));
   EXPECT_TRUE(absl::IsCancelled(p.exports().at(kExport).status));
+}
+
+// Else a simulation of them would not repeat itself.
+TEST(KvTransferModesTest, WhatEndsAtOneTimeEndsInTheOrderOfItsIds) {
+  constexpr uint32_t kExports = 32;
+  SimulatedClock clock;
+  LoopbackNetwork network;
+  const auto transport = network.CreateEndpoint("p", {});
+  const KvPool pool(
+      transport->AllocateRegion(KvPool::RegionBytes(kExports, 64)).value(),
+      kExports, 64);
+  std::vector<uint64_t> ended;
+  KvTransferAgent agent(
+      {}, transport.get(), &pool, &clock,
+      [&ended](const KvTransferEvent& event) {
+        ended.push_back(std::get<KvExportEnded>(event).id.value());
+      });
+  for (uint32_t i = 0; i < kExports; ++i) {
+    agent.StartExport(ExportId(kExports - i), {BlockId(i)}, 64);
+  }
+  agent.Poll();
+  clock.Advance(KvTransferAgentOptions().lease);
+  agent.Poll();
+  EXPECT_EQ(ended.size(), kExports);
+  EXPECT_TRUE(std::is_sorted(ended.begin(), ended.end()));
 }
 
 }  // namespace

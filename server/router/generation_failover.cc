@@ -143,6 +143,7 @@ std::vector<AttemptGoal> Generation::GoalsAfter(const Attempt& failed,
   AttemptGoal goal = GoalAfter(failed, failure, now);
   goal.prompt_from = PromptFrom();
   if (is_all) {
+    goal.first_sample = failed.goal.first_sample;
     goal.num_samples = failed.goal.num_samples;
     goals.clear();
   }

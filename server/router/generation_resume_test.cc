@@ -289,6 +289,26 @@ TEST_F(GenerationResumeTest, OneSamplesWorkerMayBeLostAgain) {
   EXPECT_EQ(TakeText(1), "bcde");
 }
 
+TEST_F(GenerationResumeTest, OneThatHasNoTokenYetMayBeLostAgain) {
+  Make(PlanOf(2));
+  Dispatch(/*unified=*/true);
+  Tokens(0, {Letter(0)}, 0);
+  DecodeEnds(Gone());
+  for (const uint32_t attempt : {1, 2}) StartAtUnified(attempt);
+  Use(2);
+  EXPECT_EQ(DecodeEnds(Gone()).find_route, std::vector<uint32_t>{3});
+  StartAtUnified(3);
+  Use(3);
+  EXPECT_EQ(DecodeRequest().request().sample_index(), 1u);
+  Tokens(0, {Letter(1), 9}, 1);
+  Finished(2, v1::WORKER_FINISH_REASON_STOP_TOKEN, 1);
+  Use(1);
+  Tokens(1, {Letter(1), Letter(2), Letter(3)}, 0);
+  EXPECT_EQ(Finished(4), kSendAndFinish);
+  EXPECT_EQ(TakeText(0), "abcd");
+  EXPECT_EQ(TakeText(1), "b");
+}
+
 TEST_F(GenerationResumeTest, AStopStringEndsTheCallOfAResumedSample) {
   GenerationPlan plan = PlanOf(2);
   plan.stop_strings = {"c"};

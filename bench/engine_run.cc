@@ -31,6 +31,7 @@ EngineOptions MakeEngineOptions(uint32_t max_batch,
   options.max_running_requests = max_batch;
   // All prompts first: then every decode step has the full batch.
   options.decode_steps_per_prefill = 0;
+  options.prefix_cache = false;  // The same prompts come again.
   options.pipeline_depth = variant.pipeline_depth;
   options.num_draft_tokens = variant.num_draft_tokens;
   return options;

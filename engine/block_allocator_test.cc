@@ -11,6 +11,33 @@
 namespace baton {
 namespace {
 
+TEST(BlockAllocatorTest, CachedBlocksAreFreeAndTheLastToBeGivenAnew) {
+  HeapKvPool pool(3, 64);
+  PrefixCache cache(3);
+  BlockAllocator allocator(pool.get(), &cache);
+  std::vector<BlockId> cached, others;
+  ASSERT_TRUE(allocator.Allocate(1, &cached));
+  const std::vector<uint32_t> tokens(64, 1);
+  PrefixPosition position;
+  ASSERT_TRUE(cache.Insert({{1, 2}, tokens, ""}, cached[0], &position));
+  const uint64_t generation = pool->generation(cached[0]);
+  allocator.Free(cached);
+  EXPECT_EQ(allocator.num_free(), 3u);
+  ASSERT_TRUE(allocator.Allocate(2, &others));
+  EXPECT_TRUE(cache.Contains(cached[0]));
+  allocator.Share(cached);
+  EXPECT_EQ(allocator.num_free(), 0u);
+  EXPECT_FALSE(allocator.Allocate(1, &others));
+  EXPECT_EQ(pool->generation(cached[0]), generation);
+  allocator.Free(cached);
+  ASSERT_TRUE(allocator.Allocate(1, &others));
+  EXPECT_EQ(others.back(), cached[0]);
+  EXPECT_FALSE(cache.Contains(cached[0]));
+  EXPECT_GT(pool->generation(cached[0]), generation);
+  allocator.CheckInvariants();
+  allocator.Free(others);
+}
+
 TEST(BlockAllocatorTest, AllocatesAllOrNothing) {
   HeapKvPool pool(4, 64);
   BlockAllocator allocator(pool.get());

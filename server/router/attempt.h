@@ -8,7 +8,9 @@
 // worker. The prefill call stays open as the lease of the prompt's KV: it ends
 // by itself once the decode server has pulled everything; the grace timer ends
 // it if that takes too long after the decode server's first token. kReleasing
-// waits, within the same grace, for what that call says at its end.
+// waits, within the same grace, for what that call says at its end. One that
+// ends because the decode server gave up is that server's failure: its own
+// call's end is waited for, within the grace too.
 #ifndef BATON_SERVER_ROUTER_ATTEMPT_H_
 #define BATON_SERVER_ROUTER_ATTEMPT_H_
 
@@ -55,8 +57,17 @@ constexpr bool IsLegalTransition(AttemptPhase from, AttemptPhase to) {
 // In a row, for the same sample; however far each one got.
 inline constexpr uint32_t kMaxReplacedAttempts = 64;
 
+// Why there is an attempt.
+enum class AttemptCause : uint8_t {
+  kFirst,       // The request came.
+  kLost,        // One before it was lost with its worker, perhaps by its doing:
+                // there are so many tries.
+  kHandedBack,  // By a worker that is well: there is so much time.
+};
+
 // What an attempt is to bring. One that resumes has one sample.
 struct AttemptGoal {
+  AttemptCause cause = AttemptCause::kFirst;
   uint32_t first_sample = 0;
   uint32_t num_samples = 0;  // 0: nothing but the prompt's log-probabilities.
   // So many tokens of its sample were there when it began: it goes on from
@@ -95,7 +106,10 @@ struct Attempt {
   bool prefill_open = false;
   bool decode_answered = false;
   bool decode_has_kv = false;  // Pulled all of it.
-  bool tells_prompt = false;   // Calls that may do so are open, or will be.
+  // So says the prefill call, which has ended. Why, the decode call's end
+  // tells.
+  bool decode_gave_up = false;
+  bool tells_prompt = false;  // Calls that may do so are open, or will be.
 
   AttemptPhase phase() const { return phase_; }
   bool over() const { return phase_ == AttemptPhase::kOver; }

@@ -17,6 +17,12 @@ absl::Status PromptLost() {
       "WORKER_LOST");
 }
 
+// Of a prefill call that is sound itself: whoever was to pull its KV gave up,
+// is gone, or never came.
+bool IsImporterLost(const absl::Status& status) {
+  return absl::IsAborted(status) && ErrorReason(status) == "IMPORTER_LOST";
+}
+
 double Seconds(absl::Duration duration) {
   return absl::ToDoubleSeconds(duration);
 }
@@ -52,8 +58,10 @@ GenerationActions Generation::OnAdmitted(absl::Time now) {
   if (phase_ != GenerationPhase::kQueued) return {};
   MoveTo(GenerationPhase::kRunning);
   summary_.mutable_timing()->set_queue_seconds(Seconds(now - options_.arrival));
-  attempts_.emplace_back(0, AttemptGoal{.num_samples = plan_.num_samples,
-                                        .prompt_from = PromptFrom()});
+  attempts_.emplace_back(0,
+                         AttemptGoal{.num_samples = plan_.num_samples,
+                                     .prompt_from = PromptFrom(),
+                                     .wait_end = now + options_.worker_wait});
   return {.find_route = {0}};
 }
 
@@ -119,6 +127,11 @@ GenerationActions Generation::OnPrefillEnd(uint32_t number,
     return Fail(absl::InternalError("a prefill call ended without a handle"),
                 now);
   }
+  if (IsImporterLost(status) && !attempt->decode_has_kv &&
+      attempt->phase() == AttemptPhase::kDecoding) {
+    attempt->decode_gave_up = true;
+    return {.start_grace = number};
+  }
   if (!status.ok() && !attempt->decode_has_kv) {
     return OnAttemptFailed(attempt, *attempt->route.prefill, status, now);
   }
@@ -167,9 +180,17 @@ GenerationActions Generation::OnDecodeEnd(uint32_t number,
 
 GenerationActions Generation::OnGraceEnded(uint32_t number, absl::Time now) {
   Attempt* const attempt = Running(number);
-  if (attempt == nullptr || !attempt->prefill_open) return {};
-  attempt->prefill_open = false;  // Whatever it still says is not waited for.
-  GenerationActions actions = {.end_prefill = {number}};
+  if (attempt == nullptr) return {};
+  if (attempt->decode_gave_up && !attempt->decode_has_kv) {
+    return OnAttemptFailed(attempt, attempt->route.decode,
+                           absl::AbortedError("the KV was not pulled"), now);
+  }
+  if (!attempt->prefill_open && !attempt->decode_gave_up) return {};
+  GenerationActions actions;
+  if (attempt->prefill_open) actions.end_prefill.push_back(number);
+  // Whatever it still says is not waited for.
+  attempt->prefill_open = false;
+  attempt->decode_gave_up = false;
   OnPrefillOver(attempt, now, &actions);
   return actions;
 }

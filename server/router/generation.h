@@ -3,19 +3,19 @@
 // kQueued waits for its turn; kRunning has attempts (attempt.h), the first one
 // at all samples; kFinished is told to the client.
 //
-// An attempt that fails by UNAVAILABLE or ABORTED is replaced: at once on other
-// workers if some are ready, else after a pause, the longer the more there
-// were, and only on workers that are ready; Options::worker_wait bounds how
-// long that may take, max_retries how often in a row without a token. A worker
-// that is alive and hands the attempt back (UNAVAILABLE with a reason: it
-// drains, its group is not whole; or, once there is a token, its queue is full)
-// only costs time. If no
-// token has come the next attempt is at all samples again. Else each sample
-// that is not over goes on in an attempt of its own, from its very tokens, with
-// workers of the same fingerprint; one whose tokens meet their end already is
-// over without. What the client has been told is not told again: text never
-// left this process, known tokens are dropped, events of an attempt that is
-// over change nothing.
+// An attempt that finds no workers waits for some, at most worker_wait. One
+// that fails by UNAVAILABLE or ABORTED is replaced: at once on other workers if
+// some are ready, else after a pause, the longer the more there were, and only
+// on workers that are ready; Options::worker_wait bounds how long that may
+// take, max_retries how often in a row without a token. A worker that is alive
+// and hands the attempt back (UNAVAILABLE with a reason: it drains, its group
+// is not whole; or, once there is a token, its queue is full) only costs time.
+// If no token has come the next attempt is at all samples again. Else each
+// sample that is not over goes on in an attempt of its own, from its very
+// tokens, with workers of the same fingerprint; one whose tokens meet their end
+// already is over without. What the client has been told is not told again:
+// text never left this process, known tokens are dropped, events of an attempt
+// that is over change nothing.
 //
 // The `finished` of a sample waits for what the prefill call of the first
 // sample says of the prompt, within the grace, and for all log-probabilities of
@@ -54,7 +54,7 @@ class Generation final {
     uint64_t router_nonce = 0;
     // In a row without a token; and kMaxReplacedAttempts in all.
     uint32_t max_retries = 2;
-    // After a failed attempt, for workers that are ready.
+    // For workers: from its turn on, and from each attempt that was lost.
     absl::Duration worker_wait = absl::Seconds(5);
     absl::Time arrival;
     const Tokenizer* tokenizer = nullptr;  // Borrowed; outlives this.
@@ -77,6 +77,9 @@ class Generation final {
   GenerationActions OnNoRoute(uint32_t attempt, absl::Status why,
                               absl::Time now);
   GenerationActions OnPauseEnded(uint32_t attempt);
+  // There are too many attempts of all requests to have this one too.
+  GenerationActions OnRetryRefused(uint32_t attempt, absl::Status why,
+                                   absl::Time now);
   GenerationActions OnPrefillMessage(uint32_t attempt,
                                      v1::PrefillResponse* message,
                                      absl::Time now);
@@ -114,11 +117,6 @@ class Generation final {
   const v1::GenerateFinished& summary() const { return summary_; }
 
  private:
-  enum class Failure {
-    kLost,        // Its worker, perhaps by its doing: there are so many tries.
-    kHandedBack,  // By a worker that is well: there is so much time.
-  };
-
   void MoveTo(GenerationPhase to);
   // Null if its calls are not under way.
   Attempt* Running(uint32_t attempt);
@@ -144,9 +142,9 @@ class Generation final {
 
   // Attempts at what `failed`, which is over, has left undone; the second is
   // what they have in common.
-  std::vector<AttemptGoal> GoalsAfter(const Attempt& failed, Failure failure,
+  std::vector<AttemptGoal> GoalsAfter(const Attempt& failed, AttemptCause cause,
                                       absl::Time now) const;
-  AttemptGoal GoalAfter(const Attempt& failed, Failure failure,
+  AttemptGoal GoalAfter(const Attempt& failed, AttemptCause cause,
                         absl::Time now) const;
   void Begin(const std::vector<AttemptGoal>& goals, absl::Time now,
              GenerationActions* actions);

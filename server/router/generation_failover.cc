@@ -64,17 +64,23 @@ GenerationActions Generation::OnNoRoute(uint32_t number, absl::Status why,
   Attempt& attempt = attempts_[number];
   if (attempt.phase() != AttemptPhase::kRouting) return {};
   if (now >= attempt.goal.wait_end) return Fail(std::move(why), now);
-  const absl::Duration pause =
-      std::min(attempt.next_pause, attempt.goal.wait_end - now);
-  attempt.next_pause = std::min(2 * attempt.next_pause, kLongestPause);
+  const absl::Duration pause = std::min(
+      std::max(attempt.next_pause, kFirstPause), attempt.goal.wait_end - now);
+  attempt.next_pause = std::min(2 * pause, kLongestPause);
   return {.pause = {{.attempt = number, .duration = pause}}};
 }
 
 GenerationActions Generation::OnPauseEnded(uint32_t number) {
   Attempt& attempt = attempts_[number];
   if (attempt.phase() != AttemptPhase::kRouting) return {};
-  attempt.worst_route = RouteRank::kReady;
+  attempt.worst_route = std::max(attempt.worst_route, RouteRank::kReady);
   return {.find_route = {number}};
+}
+
+GenerationActions Generation::OnRetryRefused(uint32_t number, absl::Status why,
+                                             absl::Time now) {
+  if (attempts_[number].phase() != AttemptPhase::kRouting) return {};
+  return Fail(std::move(why), now);
 }
 
 void Generation::OnPrefillOver(Attempt* attempt, absl::Time now,
@@ -86,7 +92,7 @@ void Generation::OnPrefillOver(Attempt* attempt, absl::Time now,
   }
   if (!lost_prompt) return Settle(now, actions);
   actions->retry_reason = "prompt_lost";
-  AttemptGoal goal = GoalAfter(*attempt, Failure::kLost, now);
+  AttemptGoal goal = GoalAfter(*attempt, AttemptCause::kLost, now);
   goal.prompt_from = PromptFrom();
   Begin({goal}, now, actions);
 }
@@ -112,14 +118,15 @@ GenerationActions Generation::OnAttemptFailed(Attempt* failed, WorkerId worker,
     if (!failed->Has(sample.index()) || sample.over()) continue;
     if (sample.met_end()) sample.End(now - options_.arrival);
   }
-  const Failure failure =
-      is_busy || IsHandedBack(status) ? Failure::kHandedBack : Failure::kLost;
-  Begin(GoalsAfter(*failed, failure, now), now, &actions);
+  const AttemptCause cause = is_busy || IsHandedBack(status)
+                                 ? AttemptCause::kHandedBack
+                                 : AttemptCause::kLost;
+  Begin(GoalsAfter(*failed, cause, now), now, &actions);
   return actions;
 }
 
 std::vector<AttemptGoal> Generation::GoalsAfter(const Attempt& failed,
-                                                Failure failure,
+                                                AttemptCause cause,
                                                 absl::Time now) const {
   std::vector<AttemptGoal> goals;
   bool has_tokens = false;
@@ -127,12 +134,12 @@ std::vector<AttemptGoal> Generation::GoalsAfter(const Attempt& failed,
     if (!failed.Has(sample.index())) continue;
     has_tokens |= sample.num_tokens() > 0;
     if (sample.over()) continue;
-    AttemptGoal goal = GoalAfter(failed, failure, now);
+    AttemptGoal goal = GoalAfter(failed, cause, now);
     goal.first_sample = sample.index();
     goal.num_samples = 1;
     goal.num_resumed = sample.num_tokens();
     if (sample.num_tokens() > failed.goal.num_resumed) {
-      goal.num_failed = failure == Failure::kLost ? 1 : 0;
+      goal.num_failed = cause == AttemptCause::kLost ? 1 : 0;
       goal.wait_end = now + options_.worker_wait;
       goal.first_pause = kFirstPause;
     }
@@ -140,7 +147,7 @@ std::vector<AttemptGoal> Generation::GoalsAfter(const Attempt& failed,
   }
   const bool is_all = !goals.empty() && !has_tokens;
   if (!is_all && !AwaitsPrompt(failed)) return goals;
-  AttemptGoal goal = GoalAfter(failed, failure, now);
+  AttemptGoal goal = GoalAfter(failed, cause, now);
   goal.prompt_from = PromptFrom();
   if (is_all) {
     goal.first_sample = failed.goal.first_sample;
@@ -151,18 +158,20 @@ std::vector<AttemptGoal> Generation::GoalsAfter(const Attempt& failed,
   return goals;
 }
 
-AttemptGoal Generation::GoalAfter(const Attempt& failed, Failure failure,
+AttemptGoal Generation::GoalAfter(const Attempt& failed, AttemptCause cause,
                                   absl::Time now) const {
-  AttemptGoal goal = {.num_failed = failed.goal.num_failed,
+  AttemptGoal goal = {.cause = cause,
+                      .num_failed = failed.goal.num_failed,
                       .num_replaced = failed.goal.num_replaced,
                       .wait_end = failed.goal.wait_end,
                       .first_pause = failed.next_pause};
-  if (failure == Failure::kLost) {
+  if (cause == AttemptCause::kLost) {
     ++goal.num_failed;
     ++goal.num_replaced;
     goal.first_pause = std::min(kFirstPause * goal.num_failed, kLongestPause);
   }
-  if (failure == Failure::kLost || goal.wait_end == absl::InfinitePast()) {
+  if (cause == AttemptCause::kLost ||
+      failed.goal.cause == AttemptCause::kFirst) {
     goal.wait_end = now + options_.worker_wait;
   }
   goal.first_pause = std::max(goal.first_pause, kFirstPause);

@@ -213,15 +213,6 @@ TEST_F(GenerationTest, EndsWhenTheQueueIsFull) {
   EXPECT_TRUE(absl::IsResourceExhausted(generation_->status()));
 }
 
-TEST_F(GenerationTest, EndsWhenNobodyCanServe) {
-  Make(Plan());
-  generation_->OnArrived();
-  generation_->OnAdmitted(now_);
-  EXPECT_EQ(generation_->OnNoRoute(0, absl::UnavailableError("nobody"), now_),
-            kFinish);
-  EXPECT_TRUE(absl::IsUnavailable(generation_->status()));
-}
-
 // --- Of an answer that has begun.
 
 TEST_F(GenerationTest, GivesUpAfterTheLastRetryThatBringsNoToken) {

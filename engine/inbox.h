@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/mpsc_queue.h"
 #include "comm/kv_transfer.h"
 #include "engine/generation_request.h"
@@ -33,12 +34,19 @@ struct PauseCommand {
   bool paused = false;
 };
 
-using EngineCommand =
-    std::variant<SubmitCommand, AbortCommand, PauseCommand, KvTransferEvent>;
+// The youngest of those that were never admitted end with this status.
+struct ShedCommand {
+  uint32_t count = 0;
+  absl::Status status;
+};
+
+using EngineCommand = std::variant<SubmitCommand, AbortCommand, PauseCommand,
+                                   ShedCommand, KvTransferEvent>;
 
 // Bounded by its producers: submits by max_waiting_requests, transfer events by
-// the transfers that the engine started, aborts by one a call of a client, and
-// pauses by one each time that a stream's reader falls behind or catches up.
+// the transfers that the engine started, aborts by one a call of a client,
+// pauses by one each time that a stream's reader falls behind or catches up,
+// and sheds by a slow timer.
 using Inbox = MpscQueue<EngineCommand>;
 
 }  // namespace baton

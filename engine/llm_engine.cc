@@ -171,6 +171,12 @@ void LLMEngine::Abort(const RequestId& id,
 
 void LLMEngine::SetPaused(const PauseCommand& samples) { Push(samples); }
 
+uint32_t LLMEngine::ShedWaiting(const absl::Status& status) {
+  const uint32_t half = (num_waiting_.load() + 1) / 2;
+  if (half > 0) Push(ShedCommand{half, status});
+  return half;
+}
+
 void LLMEngine::OnTransferEvent(KvTransferEvent event) {
   Push(std::move(event));
 }
@@ -302,6 +308,19 @@ void LLMEngine::OnCommand(PauseCommand& command) {
     if (sample - command.first_sample >= command.num_samples) break;
     place->second->paused = command.paused;
   }
+}
+
+void LLMEngine::OnCommand(ShedCommand& command) {
+  const auto waiting = scheduler_.waiting();
+  std::vector<SequenceMetadata*> youngest;
+  for (auto it = waiting.rbegin();
+       it != waiting.rend() && youngest.size() < command.count; ++it) {
+    // A preempted one has a client who reads.
+    if ((*it)->first_admitted == absl::InfiniteFuture()) {
+      youngest.push_back(*it);
+    }
+  }
+  for (SequenceMetadata* sequence : youngest) End(sequence, command.status);
 }
 
 void LLMEngine::OnCommand(KvTransferEvent& event) {
@@ -490,10 +509,6 @@ void LLMEngine::UpdateLoad() {
   load.steps = history_.counts();
   absl::MutexLock lock(&load_mutex_);
   load_ = load;
-}
-
-std::string LLMEngine::History() const {
-  return history_.Lines(environment_.clock->Now());
 }
 
 void LLMEngine::CheckInvariants() const {

@@ -38,10 +38,10 @@
 
 namespace baton {
 
-// Submit, Abort, SetPaused, OnTransferEvent, limits, load, Wake: thread-safe.
-// Everything else: the engine thread, one at a time. All state of the rank is
-// owned by that thread; the inbox is the only way in, TokenSink the only way
-// out.
+// Submit, Abort, SetPaused, ShedWaiting, OnTransferEvent, limits, load, steps,
+// Wake: thread-safe. Everything else: the engine thread, one at a time. All
+// state of the rank is owned by that thread; the inbox is the only way in,
+// TokenSink the only way out.
 class LLMEngine {
  public:
   LLMEngine(const EngineOptions& options, const EngineEnvironment& environment);
@@ -68,6 +68,8 @@ class LLMEngine {
   void Abort(const RequestId& id, std::optional<uint32_t> sample_index);
   // Paused samples launch nothing, then go on as if nothing had been.
   void SetPaused(const PauseCommand& samples);
+  // Ends the younger half of those that were never admitted: so many at most.
+  uint32_t ShedWaiting(const absl::Status& status);
   // The transfer agent's events come in here.
   void OnTransferEvent(KvTransferEvent event);
 
@@ -107,8 +109,7 @@ class LLMEngine {
   // As under pressure, by hand (tests); false: not running, or in a transfer.
   bool Preempt(const RequestId& id, uint32_t sample_index);
 
-  // The newest steps, a line each, the last one last.
-  std::string History() const;
+  const StepHistory& steps() const { return history_; }
   // Dies if the accounting of blocks and sequences does not add up.
   void CheckInvariants() const;
 
@@ -137,6 +138,7 @@ class LLMEngine {
   void OnCommand(SubmitCommand& command);
   void OnCommand(AbortCommand& command);
   void OnCommand(PauseCommand& command);
+  void OnCommand(ShedCommand& command);
   void OnCommand(KvTransferEvent& event);
   void OnExportEnded(const KvExportEnded& event);
   void OnImportEnded(const KvImportEnded& event);

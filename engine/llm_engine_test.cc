@@ -25,6 +25,7 @@ class LLMEngineTest : public testing::Test {
   }
 
   LLMEngine& engine() { return rank_->engine(); }
+  std::string History() { return engine().steps().Lines(clock_.Now()); }
 
   RecordingTokenSink& Submit(GenerationRequest request) {
     const absl::Status status = engine().Submit(std::move(request), NewSink());
@@ -364,16 +365,32 @@ TEST_F(LLMEngineTest, RequestsEndedFromOutsideAreNoLoadAnyMore) {
   EXPECT_FALSE(engine().EndUnfinished(absl::UnavailableError("lost")));
 }
 
+TEST_F(LLMEngineTest, ShedsTheYoungerHalfOfWhatWaitsAndNothingThatRuns) {
+  Start({.engine = {.max_running_requests = 1}});
+  const absl::Status status = absl::ResourceExhaustedError("memory");
+  EXPECT_EQ(engine().ShedWaiting(status), 0u);
+  Submit(MakeRequest(1, 20, 3));
+  ASSERT_TRUE(engine().Advance());
+  for (uint64_t i = 2; i <= 6; ++i) Submit(MakeRequest(i, 20, 3));
+  EXPECT_EQ(engine().ShedWaiting(status), 3u);
+  RunUntilIdle();
+  for (size_t i = 0; i < sinks_.size(); ++i) {
+    EXPECT_EQ(sinks_[i].code(), i < 3 ? absl::StatusCode::kOk
+                                      : absl::StatusCode::kResourceExhausted)
+        << i;
+  }
+}
+
 TEST_F(LLMEngineTest, TellsTheNewestStepsAndWhichAreInFlight) {
   Start({.engine = {.pipeline_depth = 1}});
-  EXPECT_EQ(engine().History(), "");
+  EXPECT_EQ(History(), "");
   Submit(MakeRequest(1, 70, 3));
   ASSERT_TRUE(engine().Advance());
-  EXPECT_THAT(engine().History(),
+  EXPECT_THAT(History(),
               testing::MatchesRegex("step 1 prefill rows 70 sequences 1 .* "
                                     "in flight\n"));
   RunUntilIdle();
-  EXPECT_THAT(engine().History(),
+  EXPECT_THAT(History(),
               testing::MatchesRegex("step 1 prefill rows 70 .* done after .*\n"
                                     "step 2 decode rows 1 .* done after .*\n"
                                     "step 3 decode rows 1 .* done after .*\n"));

@@ -9,6 +9,7 @@ namespace baton {
 
 void StepHistory::OnLaunch(const SchedulerOutput& plan, absl::Time planned,
                            absl::Time launched) {
+  absl::MutexLock lock(&mutex_);
   CHECK_LT(num_launched_ - num_done_, kSteps);
   steps_[num_launched_++ % kSteps] = {
       .id = plan.step,
@@ -22,6 +23,7 @@ void StepHistory::OnLaunch(const SchedulerOutput& plan, absl::Time planned,
 
 void StepHistory::OnDone(StepId step, const StepOutput& output, uint32_t tokens,
                          absl::Time done) {
+  absl::MutexLock lock(&mutex_);
   CHECK_LT(num_done_, num_launched_);
   Step& oldest = steps_[num_done_++ % kSteps];
   CHECK_EQ(oldest.id, step);
@@ -37,9 +39,34 @@ void StepHistory::OnDone(StepId step, const StepOutput& output, uint32_t tokens,
               .decode_steps = prefills ? 0u : 1u,
               .prefill_rows = prefills ? output.num_rows : 0,
               .tokens = tokens};
+  costs_[static_cast<size_t>(oldest.type)] = {
+      .time = output.device_end - output.device_start,
+      .num_rows = std::max(output.num_rows, 1u)};
+}
+
+StepCounts StepHistory::counts() const {
+  absl::MutexLock lock(&mutex_);
+  return counts_;
+}
+
+std::optional<OldestStep> StepHistory::Oldest() const {
+  absl::MutexLock lock(&mutex_);
+  if (num_done_ == num_launched_) return std::nullopt;
+  const Step& step = steps_[num_done_ % kSteps];
+  const Cost& cost = costs_[static_cast<size_t>(step.type)];
+  const absl::Time ahead_done = num_done_ == 0
+                                    ? absl::InfinitePast()
+                                    : steps_[(num_done_ - 1) % kSteps].done;
+  return OldestStep{
+      .id = step.id,
+      .since = std::max(step.launched, ahead_done),
+      .predicted =
+          cost.time *
+          std::max(1.0, static_cast<double>(step.num_rows) / cost.num_rows)};
 }
 
 std::string StepHistory::Lines(absl::Time now) const {
+  absl::MutexLock lock(&mutex_);
   std::string lines;
   const uint64_t count = std::min<uint64_t>(num_launched_, kSteps);
   for (uint64_t i = num_launched_ - count; i < num_launched_; ++i) {

@@ -97,5 +97,40 @@ TEST(StepHistoryTest, KeepsTheNewest64) {
   EXPECT_THAT(lines.back(), StartsWith("step 67 decode rows 7"));
 }
 
+TEST(StepHistoryTest, TheOldestStepIsThatInFlightWhichTheDeviceIsAt) {
+  StepHistory history;
+  EXPECT_FALSE(history.Oldest().has_value());
+  Launch(1, kStart, &history);
+  Launch(2, kStart + absl::Milliseconds(1), &history);
+  EXPECT_EQ(history.Oldest()->id, StepId(1));
+  EXPECT_EQ(history.Oldest()->since, kStart + absl::Milliseconds(1));
+  const absl::Time done = kStart + absl::Milliseconds(12);
+  history.OnDone(StepId(1), Output(kStart, done), 1, done);
+  EXPECT_EQ(history.Oldest()->id, StepId(2));
+  EXPECT_EQ(history.Oldest()->since, done) << "it waited for the one ahead";
+  history.OnDone(StepId(2), Output(done, done), 1, done);
+  EXPECT_FALSE(history.Oldest().has_value());
+  Launch(3, done, &history);
+  EXPECT_EQ(history.Oldest()->since, done + absl::Milliseconds(1));
+}
+
+TEST(StepHistoryTest, APredictionScalesWithRowsFromTheNewestStepOfItsType) {
+  StepHistory history;
+  Launch(2, kStart, &history);
+  EXPECT_EQ(history.Oldest()->predicted, absl::ZeroDuration());
+  history.OnDone(StepId(2), Output(kStart, kStart + absl::Milliseconds(10)), 1,
+                 kStart + absl::Milliseconds(10));
+  Launch(1, kStart, &history);
+  EXPECT_EQ(history.Oldest()->predicted, absl::ZeroDuration())
+      << "a prefill step is another type";
+  StepOutput abandoned;
+  abandoned.abandoned = true;
+  history.OnDone(StepId(1), abandoned, 0, kStart);
+  Launch(3, kStart, &history);  // 7 rows, against 5.
+  const absl::Duration off =
+      history.Oldest()->predicted - absl::Milliseconds(14);
+  EXPECT_LT(absl::AbsDuration(off), absl::Microseconds(1));
+}
+
 }  // namespace
 }  // namespace baton

@@ -281,7 +281,7 @@ void GroupLoop::DumpSteps() const {
   LogLines(stepper_->vote().History());
   for (const Rank& rank : ranks_) {
     LOG(ERROR) << "rank " << rank.dispatch->rank() << ':';
-    LogLines(rank.engine->History());
+    LogLines(rank.engine->steps().Lines(clock_->Now()));
   }
 }
 

@@ -12,14 +12,9 @@
 
 namespace baton {
 
-struct FreeMemory {
-  // What the machine has and the process' cgroup leaves.
-  uint64_t bytes = 0;
-  uint64_t shared_bytes = 0;  // Of /dev/shm.
-};
-
-// Reads /proc, /sys and /dev below `root`. What cannot be read does not limit.
-FreeMemory ReadFreeMemory(const std::string& root = "");
+// What the machine has and the process' cgroup leaves. Reads /proc and /sys
+// below `root`. What cannot be read does not limit.
+uint64_t ReadFreeMemory(const std::string& root = "");
 
 struct KvPoolRequest {
   // At most one of the flags.
@@ -28,16 +23,13 @@ struct KvPoolRequest {
   size_t block_bytes = 0;
   // The default takes no more.
   uint32_t useful_blocks = 0;
-  // In /dev/shm, for peers to map.
-  bool shared = false;
 };
 
-// By default a quarter of the free memory, at most half of the free /dev/shm
-// if shared, and at most the useful blocks. FieldError naming the flag when a
-// given size is not free or holds no block, and "kv_cache_bytes" when not even
-// one block is free.
+// By default a quarter of the free memory, and at most the useful blocks.
+// FieldError naming the flag when a given size is not free or holds no block,
+// and "kv_cache_bytes" when not even one block is free.
 absl::StatusOr<uint32_t> NumKvBlocks(const KvPoolRequest& request,
-                                     const FreeMemory& memory);
+                                     uint64_t free_bytes);
 
 }  // namespace baton
 

@@ -10,27 +10,22 @@
 namespace baton {
 namespace {
 
-constexpr FreeMemory kPlenty = {.bytes = 400'000, .shared_bytes = 80'000};
+constexpr uint64_t kPlenty = 400'000;
 constexpr size_t kBlock = 992;  // And 8 bytes of generation: 1000.
 
-KvPoolRequest Request(bool shared) {
+KvPoolRequest Request() {
   return {.kv_cache_bytes = {},
           .kv_blocks = {},
           .block_bytes = kBlock,
-          .useful_blocks = 1000,
-          .shared = shared};
+          .useful_blocks = 1000};
 }
 
 TEST(NumKvBlocksTest, TheDefaultIsAQuarterOfTheFreeMemory) {
-  EXPECT_EQ(*NumKvBlocks(Request(false), kPlenty), 100u);
-}
-
-TEST(NumKvBlocksTest, TheDefaultIsAtMostHalfOfTheFreeSharedMemory) {
-  EXPECT_EQ(*NumKvBlocks(Request(true), kPlenty), 40u);
+  EXPECT_EQ(*NumKvBlocks(Request(), kPlenty), 100u);
 }
 
 TEST(NumKvBlocksTest, TheDefaultIsNotMoreThanCanBeUsed) {
-  KvPoolRequest request = Request(false);
+  KvPoolRequest request = Request();
   request.useful_blocks = 7;
   EXPECT_EQ(*NumKvBlocks(request, kPlenty), 7u);
   request.kv_cache_bytes = ByteSize{50'000};
@@ -38,7 +33,7 @@ TEST(NumKvBlocksTest, TheDefaultIsNotMoreThanCanBeUsed) {
 }
 
 TEST(NumKvBlocksTest, AGivenSizeOrNumberIsTaken) {
-  KvPoolRequest request = Request(true);
+  KvPoolRequest request = Request();
   request.kv_cache_bytes = ByteSize{80'000};
   EXPECT_EQ(*NumKvBlocks(request, kPlenty), 80u);
   request.kv_cache_bytes.reset();
@@ -47,26 +42,22 @@ TEST(NumKvBlocksTest, AGivenSizeOrNumberIsTaken) {
 }
 
 TEST(NumKvBlocksTest, TooBigNamesTheFlag) {
-  for (const bool shared : {false, true}) {
-    KvPoolRequest request = Request(shared);
-    request.kv_cache_bytes = ByteSize{shared ? 80'001u : 400'001u};
-    EXPECT_EQ(ErrorField(NumKvBlocks(request, kPlenty).status()),
-              "kv_cache_bytes");
-    request.kv_cache_bytes.reset();
-    request.kv_blocks = shared ? 81 : 401;
-    EXPECT_EQ(ErrorField(NumKvBlocks(request, kPlenty).status()), "kv_blocks");
-  }
+  KvPoolRequest request = Request();
+  request.kv_cache_bytes = ByteSize{400'001};
+  EXPECT_EQ(ErrorField(NumKvBlocks(request, kPlenty).status()),
+            "kv_cache_bytes");
+  request.kv_cache_bytes.reset();
+  request.kv_blocks = 401;
+  EXPECT_EQ(ErrorField(NumKvBlocks(request, kPlenty).status()), "kv_blocks");
 }
 
 TEST(NumKvBlocksTest, LessThanABlockNamesTheFlag) {
-  KvPoolRequest request = Request(false);
+  KvPoolRequest request = Request();
   request.kv_cache_bytes = ByteSize{999};
   EXPECT_EQ(ErrorField(NumKvBlocks(request, kPlenty).status()),
             "kv_cache_bytes");
-  EXPECT_EQ(
-      ErrorField(NumKvBlocks(Request(false), {.bytes = 3000, .shared_bytes = 0})
-                     .status()),
-      "kv_cache_bytes");
+  EXPECT_EQ(ErrorField(NumKvBlocks(Request(), 3000).status()),
+            "kv_cache_bytes");
 }
 
 // ---- ReadFreeMemory over a made-up machine
@@ -87,7 +78,7 @@ class ReadFreeMemoryTest : public ::testing::Test {
 
 TEST_F(ReadFreeMemoryTest, TheMachinesOwnMemoryWithoutCgroups) {
   Write("/proc/meminfo", "MemTotal: 9 kB\nMemAvailable:   1000 kB\n");
-  EXPECT_EQ(ReadFreeMemory(root_).bytes, 1'024'000u);
+  EXPECT_EQ(ReadFreeMemory(root_), 1'024'000u);
 }
 
 TEST_F(ReadFreeMemoryTest, TheTightestCgroupAboveUsCounts) {
@@ -97,9 +88,9 @@ TEST_F(ReadFreeMemoryTest, TheTightestCgroupAboveUsCounts) {
   Write("/sys/fs/cgroup/a/b/memory.current", "10\n");
   Write("/sys/fs/cgroup/a/memory.max", "1000\n");
   Write("/sys/fs/cgroup/a/memory.current", "600\n");
-  EXPECT_EQ(ReadFreeMemory(root_).bytes, 400u);
+  EXPECT_EQ(ReadFreeMemory(root_), 400u);
   Write("/sys/fs/cgroup/a/memory.stat", "anon 5\ninactive_file 100\n");
-  EXPECT_EQ(ReadFreeMemory(root_).bytes, 500u) << "cache can be dropped";
+  EXPECT_EQ(ReadFreeMemory(root_), 500u) << "cache can be dropped";
 }
 
 TEST_F(ReadFreeMemoryTest, VersionOneAndAContainersOwnRootCountToo) {
@@ -107,13 +98,13 @@ TEST_F(ReadFreeMemoryTest, VersionOneAndAContainersOwnRootCountToo) {
   Write("/proc/self/cgroup", "4:memory:/not/visible/here\n0::/\n");
   Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "5000\n");
   Write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "7000\n");
-  EXPECT_EQ(ReadFreeMemory(root_).bytes, 0u) << "over its limit";
+  EXPECT_EQ(ReadFreeMemory(root_), 0u) << "over its limit";
   Write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "2000\n");
-  EXPECT_EQ(ReadFreeMemory(root_).bytes, 3000u);
+  EXPECT_EQ(ReadFreeMemory(root_), 3000u);
 }
 
 TEST_F(ReadFreeMemoryTest, ThisMachineHasSome) {
-  EXPECT_GT(ReadFreeMemory().bytes, 1u << 20);
+  EXPECT_GT(ReadFreeMemory(), 1u << 20);
 }
 
 }  // namespace

@@ -18,9 +18,11 @@
 #include "server/balance_metrics.h"
 #include "server/edge/config.h"
 #include "server/edge/daemon.h"
+#include "server/edge/memory_guard.h"
 #include "server/edge/version.h"
 #include "server/group_metrics.h"
 #include "server/step_metrics.h"
+#include "server/step_watch.h"
 #include "server/text/text_hash.h"
 #include "server/worker_metrics.h"
 #include "server/worker_options.h"
@@ -66,6 +68,14 @@ EngineLoad SumOf(const std::vector<LLMEngine*>& engines) {
   EngineLoad sum;
   for (const LLMEngine* engine : engines) sum += engine->load();
   return sum;
+}
+
+uint64_t ShedWaiting(const std::vector<LLMEngine*>& engines) {
+  uint64_t count = 0;
+  for (LLMEngine* engine : engines) {
+    count += engine->ShedWaiting(OutOfMemoryError());
+  }
+  return count;
 }
 
 // What a process in a group has on /metrics besides, and one without has not.
@@ -167,6 +177,10 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
   RETURN_IF_ERROR(
       daemon.Serve({{v1::WorkerService::service_full_name(), &service}}));
   if (options.group.ep_size > 1) LeaveGroupInDrain(&daemon, process.get());
+  StepWatch watch({.timeout = options.stuck_step_timeout}, process->engines(),
+                  &process->clock(), &daemon.registry(), role);
+  daemon.OnTick([&] { daemon.SetLive(watch.Check()); });
+  daemon.OnShed([&] { return ShedWaiting(process->engines()); });
   const int exit_code = daemon.Run();
   RETURN_IF_ERROR(process->refusal());
   return exit_code;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/fault_point.h"
 #include "base/field_error.h"
+#include "base/status_macros.h"
 
 namespace baton {
 namespace {
@@ -125,9 +126,8 @@ void AddKvFlags(Flags* flags, WorkerOptions* o) {
       &o->kv_cache_bytes,
       {.name = "kv_cache_bytes",
        .help = "Size of the KV pool, taken at the start. By default a "
-               "quarter of the free memory, at most half of the free "
-               "/dev/shm, and at most what max_running_requests take at half "
-               "of the longest context.",
+               "quarter of the free memory, and at most what "
+               "max_running_requests take at half of the longest context.",
        .min = 1});
   flags->Add(&o->kv_blocks, {.name = "kv_blocks",
                              .help = "The same in blocks of 64 tokens.",
@@ -308,6 +308,14 @@ void AddWorkerFlags(Flags* flags, WorkerOptions* options) {
              {.name = "fault_points",
               .help = "What goes wrong where, NAME:ACTION[:COUNT],..."});
 #endif
+  flags->Add(&options->stuck_step_timeout,
+             {.name = "stuck_step_timeout",
+              .help = "A step of the device that has not ended after so long, "
+                      "or after 20 times what is predicted for it if that is "
+                      "more, is stuck: /healthz and liveness fail until it "
+                      "ends. 0: never.",
+              .min = 0,
+              .max = 86400});
 }
 
 std::vector<GroupOption> GroupOptionsOf(const WorkerOptions& o) {
@@ -371,8 +379,8 @@ absl::Status ValidateWorkerOptions(const WorkerOptions& o) {
                       "f32 contradicts --numerics=fast_bf16, which multiplies "
                       "by bf16");
   }
-  if (o.isa.has_value()) return CheckIsa(*o.isa);
-  return absl::OkStatus();
+  if (o.isa.has_value()) RETURN_IF_ERROR(CheckIsa(*o.isa));
+  return ValidateDaemonOptions(o.daemon);
 }
 
 }  // namespace baton

@@ -64,6 +64,7 @@ struct WorkerOptions {
   uint32_t eplb_max_layers_in_flight = 4;
 
   DaemonOptions daemon;
+  absl::Duration stuck_step_timeout = absl::Minutes(1);
 
 #ifdef BATON_FAULT_POINTS
   std::string fault_points;  // base/fault_point.h.

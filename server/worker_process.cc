@@ -162,14 +162,14 @@ absl::Status WorkerProcess::Load(const WorkerOptions& options) {
 absl::Status WorkerProcess::TakePool(const WorkerOptions& options) {
   const size_t block_bytes = model().cache.block_bytes();
   const bool shared = options.role != WorkerRole::kUnified;
-  ASSIGN_OR_RETURN(const uint32_t num_blocks,
-                   NumKvBlocks({.kv_cache_bytes = options.kv_cache_bytes,
-                                .kv_blocks = options.kv_blocks,
-                                .block_bytes = block_bytes,
-                                .useful_blocks = options.group.local_ranks *
-                                                 UsefulBlocks(options, model()),
-                                .shared = shared},
-                               ReadFreeMemory()));
+  ASSIGN_OR_RETURN(
+      const uint32_t num_blocks,
+      NumKvBlocks({.kv_cache_bytes = options.kv_cache_bytes,
+                   .kv_blocks = options.kv_blocks,
+                   .block_bytes = block_bytes,
+                   .useful_blocks = options.group.local_ranks *
+                                    UsefulBlocks(options, model())},
+                  ReadFreeMemory()));
   const size_t bytes = KvPool::RegionBytes(num_blocks, block_bytes);
   std::byte* region = nullptr;
   if (shared) {

@@ -7,6 +7,7 @@
 #include "server/cli/bench.h"
 #include "server/cli/chat.h"
 #include "server/cli/console.h"
+#include "server/cli/drain.h"
 #include "server/cli/generate.h"
 #include "server/cli/health.h"
 #include "server/cli/local_up.h"
@@ -20,6 +21,7 @@ int main(int argc, char** argv) {
   baton::GenerateOptions generate;
   baton::ChatOptions chat;
   baton::BenchOptions bench;
+  baton::DrainOptions drain;
   baton::HealthOptions health;
   baton::TopOptions top;
   baton::LocalUpOptions local_up;
@@ -30,6 +32,7 @@ int main(int argc, char** argv) {
   AddChatFlags(flags.AddCommand("chat", "A conversation with the model."),
                &chat);
   AddBenchFlags(flags.AddCommand("bench", baton::kBenchDescription), &bench);
+  AddDrainFlags(flags.AddCommand("drain", baton::kDrainDescription), &drain);
   AddHealthFlags(
       flags.AddCommand("health", "Asks servers whether they are serving."),
       &health);
@@ -47,6 +50,7 @@ int main(int argc, char** argv) {
     if (flags.command() == "generate") return ValidateGenerate(generate);
     if (flags.command() == "chat") return ValidateChat(chat);
     if (flags.command() == "bench") return ValidateBench(bench);
+    if (flags.command() == "drain") return ValidateDrain(drain);
     if (flags.command() == "top") return ValidateTop(top);
     if (flags.command() != "local") return absl::OkStatus();
     if (local_action != "up") {
@@ -62,6 +66,7 @@ int main(int argc, char** argv) {
   if (command == "generate") return RunGenerate(generate, console);
   if (command == "chat") return RunChat(chat, console);
   if (command == "bench") return RunBench(bench, console);
+  if (command == "drain") return RunDrain(drain, console);
   if (command == "health") return RunHealth(health, console);
   top.terminal_size = baton::StdoutTerminal();
   if (command == "top") return RunTop(top, console);

@@ -15,6 +15,7 @@
 #include "base/field_error.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "server/edge/admin_access.h"
 #include "server/edge/grpc_limits.h"
 #include "server/edge/health.h"
 #include "server/edge/version.h"
@@ -106,9 +107,34 @@ void AddDaemonFlags(Flags* flags, DaemonOptions* options) {
               .help = "How long running requests may go on after SIGTERM.",
               .min = 0,
               .max = 86400});
+  flags->Add(&options->admin_token_file,
+             {.name = "admin_token_file",
+              .help = "A file with the token of operators, who may drain the "
+                      "process from other hosts; 16 characters or more, and "
+                      "not open to everybody on the host. Absent: only from "
+                      "this host."});
+  const auto add_ratio = [flags](double* ratio, const char* name,
+                                 const char* help) {
+    flags->Add(ratio, {.name = name, .help = help, .min = 0, .max = 1});
+  };
+  add_ratio(&options->memory.refuse_ratio, "memory_refuse_ratio",
+            "New requests are RESOURCE_EXHAUSTED while more than this part of "
+            "the memory limit is taken: a cgroup's, or one on the address "
+            "space, else the machine's memory. 0: never.");
+  add_ratio(&options->memory.shed_ratio, "memory_shed_ratio",
+            "Above this part requests that wait, never those that run, are "
+            "too, the youngest half at each look. 0: never.");
   flags->Add(&options->verbosity, {.name = "verbosity",
                                    .help = "1 logs state transitions, 2 more.",
                                    .max = 9});
+}
+
+absl::Status ValidateDaemonOptions(const DaemonOptions& options) {
+  if (options.admin_token_file.empty()) return absl::OkStatus();
+  const auto token = ReadAdminToken(options.admin_token_file);
+  return token.ok() ? absl::OkStatus()
+                    : FieldError("admin_token_file",
+                                 std::string(token.status().message()));
 }
 
 Daemon::Daemon(DaemonOptions options, std::string role, const Flags& flags)
@@ -116,7 +142,8 @@ Daemon::Daemon(DaemonOptions options, std::string role, const Flags& flags)
       role_(std::move(role)),
       signal_fd_(NewEventFd(EFD_SEMAPHORE)),
       wake_fd_(NewEventFd(0)),
-      gate_([this] { Wake(); }) {
+      gate_([this] { Wake(); }),
+      memory_guard_(options_.memory, &gate_, &registry_, role_) {
   SetVlogLevel(static_cast<int>(options_.verbosity));
   // Debian's Abseil checks the order of all locks, gRPC's too, on every lock:
   // for tests, where nothing turns it off.
@@ -141,7 +168,8 @@ absl::Status Daemon::StartMetrics(std::function<void()> before_scrape) {
   auto server = MetricsServer::Start({.address = options_.metrics_listen,
                                       .registry = &registry_,
                                       .before_scrape = std::move(before_scrape),
-                                      .ready = [this] { return IsReady(); }});
+                                      .ready = [this] { return IsReady(); },
+                                      .live = [this] { return IsLive(); }});
   if (!server.ok()) {
     return FieldError("metrics_listen", std::string(server.status().message()));
   }
@@ -171,6 +199,14 @@ absl::Status Daemon::Serve(const std::vector<ServedService>& services) {
     builder.RegisterService(served.service);
     service_names_.push_back(served.name);
   }
+  admin_ = std::make_unique<AdminService>(
+      AdminOptions{.token_file = options_.admin_token_file,
+                   .drain = [this](std::optional<absl::Duration> grace,
+                                   AdminOptions::Begun begun) {
+                     RequestDrain(grace, std::move(begun));
+                   }});
+  builder.RegisterService(admin_.get());
+  service_names_.push_back(v1::AdminService::service_full_name());
   handler_fd.store(signal_fd_);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || grpc_port_ == 0) {
@@ -192,7 +228,9 @@ absl::Status Daemon::Serve(const std::vector<ServedService>& services) {
 
 int Daemon::Run() {
   while (!stop_requested_.load()) {
-    if (Await(absl::InfiniteFuture()) == Event::kSignal) break;
+    if (Await(absl::InfiniteFuture()) != Event::kSignal) continue;
+    ++num_signals_;
+    break;
   }
   Drain();
   const auto start = absl::Now();
@@ -206,40 +244,86 @@ int Daemon::Run() {
 }
 
 void Daemon::Drain() {
-  const absl::Time start = absl::Now();
+  if (num_signals_ > 0) DrainBy(absl::Now() + options_.drain_grace);
   SetState(DaemonState::kDraining);
   ReachFaultPoint(FaultPoint::kDrain);
-  LOG(INFO) << "drain role " << role_ << " requests " << gate_.inside()
-            << " grace " << absl::FormatDuration(options_.drain_grace);
   gate_.Close();
+  LOG(INFO) << "drain role " << role_ << " requests " << gate_.inside()
+            << " grace " << absl::FormatDuration(drain_by() - absl::Now());
   if (on_drain_) on_drain_();
-  const Event event = AwaitEmptyGate(start + options_.drain_grace);
+  std::vector<std::function<void(uint64_t)>> begun;
+  {
+    absl::MutexLock lock(&drain_mutex_);
+    drain_began_ = true;
+    begun.swap(await_drain_);
+  }
+  for (const auto& tell : begun) tell(gate_.inside());
+  const Event event = AwaitEmptyGate();
   if (event == Event::kWoken) return;
   LOG(WARNING) << "drain cut by "
                << (event == Event::kSignal ? "a second signal" : "the grace")
                << " requests " << gate_.inside();
   gate_.Cut();
-  AwaitEmptyGate(absl::Now() + kCutGrace);
+  const absl::Time cut_by = absl::Now() + kCutGrace;
+  while (gate_.inside() > 0 && Await(cut_by) != Event::kTimeout) {
+  }
 }
 
-Daemon::Event Daemon::AwaitEmptyGate(absl::Time deadline) {
+Daemon::Event Daemon::AwaitEmptyGate() {
   while (gate_.inside() > 0) {
-    const Event event = Await(deadline);
-    if (event != Event::kWoken) return event;
+    const Event event = Await(drain_by());
+    if (event == Event::kTimeout) return event;
+    if (event != Event::kSignal) continue;
+    if (++num_signals_ > 1) return event;
+    DrainBy(absl::Now() + options_.drain_grace);  // The RPC's may be longer.
   }
   return Event::kWoken;
 }
 
+void Daemon::DrainBy(absl::Time time) {
+  absl::MutexLock lock(&drain_mutex_);
+  drain_by_ = std::min(drain_by_, time);
+}
+
+absl::Time Daemon::drain_by() const {
+  absl::MutexLock lock(&drain_mutex_);
+  return drain_by_;
+}
+
+void Daemon::RequestDrain(std::optional<absl::Duration> grace,
+                          std::function<void(uint64_t)> begun) {
+  DrainBy(absl::Now() + grace.value_or(options_.drain_grace));
+  {
+    absl::MutexLock lock(&drain_mutex_);
+    if (!drain_began_) {
+      if (begun) await_drain_.push_back(std::move(begun));
+      begun = nullptr;
+    }
+  }
+  stop_requested_.store(true);
+  Wake();
+  if (begun) begun(gate_.inside());
+}
+
 Daemon::Event Daemon::Await(absl::Time deadline) {
+  while (true) {
+    const absl::Time now = absl::Now();
+    if (now >= next_tick_) {
+      next_tick_ = now + options_.tick;
+      memory_guard_.Check();
+      if (on_tick_) on_tick_();
+    }
+    const Event event = Poll(std::min(deadline, next_tick_));
+    if (event != Event::kTimeout || absl::Now() >= deadline) return event;
+  }
+}
+
+Daemon::Event Daemon::Poll(absl::Time deadline) {
   pollfd fds[] = {{signal_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
   while (true) {
-    int timeout = -1;
-    if (deadline != absl::InfiniteFuture()) {
-      const absl::Duration left = deadline - absl::Now();
-      if (left <= absl::ZeroDuration()) return Event::kTimeout;
-      timeout = static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
-    }
-    poll(fds, 2, timeout);
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) return Event::kTimeout;
+    poll(fds, 2, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
     if (Take(signal_fd_)) return Event::kSignal;
     if (Take(wake_fd_)) return Event::kWoken;
   }
@@ -251,36 +335,46 @@ void Daemon::Wake() {
            static_cast<ssize_t>(sizeof(one)));
 }
 
-void Daemon::Stop() {
-  stop_requested_.store(true);
-  Wake();
-}
-
 void Daemon::SetState(DaemonState to) {
   absl::MutexLock lock(&ready_mutex_);
   const DaemonState from = state();
   CHECK(IsLegalTransition(from, to))
       << static_cast<int>(from) << " to " << static_cast<int>(to);
   state_.store(to, std::memory_order_release);
-  if (to == DaemonState::kServing) {
-    SetReadiness(server_.get(), ready_, service_names_);
-  }
-  if (to == DaemonState::kDraining) {
-    SetReadiness(server_.get(), false, service_names_);
-  }
+  if (to == DaemonState::kServing || to == DaemonState::kDraining) TellHealth();
 }
 
 void Daemon::SetReady(bool ready) {
   absl::MutexLock lock(&ready_mutex_);
   ready_ = ready;
-  if (state() == DaemonState::kServing) {
-    SetReadiness(server_.get(), ready, service_names_);
+  if (state() == DaemonState::kServing) TellHealth();
+}
+
+void Daemon::SetLive(bool live) {
+  absl::MutexLock lock(&ready_mutex_);
+  if (live_ == live) return;
+  live_ = live;
+  LOG(WARNING) << "role " << role_ << (live ? " lives again" : " is stuck");
+  const DaemonState now = state();
+  if (now == DaemonState::kServing || now == DaemonState::kDraining) {
+    TellHealth();
   }
+}
+
+void Daemon::TellHealth() {
+  const bool serving = state() == DaemonState::kServing;
+  SetLiveness(server_.get(), live_);
+  SetReadiness(server_.get(), serving && ready_ && live_, service_names_);
 }
 
 bool Daemon::IsReady() const {
   absl::MutexLock lock(&ready_mutex_);
-  return ready_ && state() == DaemonState::kServing;
+  return ready_ && live_ && state() == DaemonState::kServing;
+}
+
+bool Daemon::IsLive() const {
+  absl::MutexLock lock(&ready_mutex_);
+  return live_;
 }
 
 int Daemon::metrics_port() const {

@@ -3,10 +3,16 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "base/field_error.h"
+#include "proto/baton/v1/admin.grpc.pb.h"
 #include "proto/baton/v1/health.grpc.pb.h"
+#include "server/edge/memory_use.h"
 
 namespace baton {
 namespace {
@@ -35,9 +41,14 @@ class DaemonTest : public ::testing::Test {
  protected:
   DaemonTest() : flags_("test", "A test.") {}
 
-  void Start(absl::Duration grace) {
-    daemon_ = std::make_unique<Daemon>(DaemonOptions{.drain_grace = grace},
-                                       "test", flags_);
+  void Start(absl::Duration grace, std::function<void()> on_tick = {}) {
+    daemon_ = std::make_unique<Daemon>(
+        DaemonOptions{.drain_grace = grace,
+                      .memory = {.read = [this] { return ReadMemory(); }},
+                      .tick = absl::Milliseconds(1)},
+        "test", flags_);
+    if (on_tick) daemon_->OnTick(std::move(on_tick));
+    daemon_->OnShed([this] { return uint64_t{++num_sheds_}; });
     ASSERT_TRUE(daemon_->StartMetrics({}).ok());
     ASSERT_TRUE(daemon_->Serve({{"test.Service", &service_}}).ok());
     channel_ =
@@ -92,6 +103,30 @@ class DaemonTest : public ::testing::Test {
     return response.status();
   }
 
+  // As an operator on this host, with this grace.
+  grpc::Status Drain(std::optional<int> grace_seconds,
+                     v1::DrainResponse* response) {
+    grpc::ClientContext context;
+    v1::DrainRequest request;
+    if (grace_seconds.has_value()) {
+      request.mutable_grace()->set_seconds(*grace_seconds);
+    }
+    return v1::AdminService::NewStub(channel_)->Drain(&context, request,
+                                                      response);
+  }
+
+  std::optional<MemoryUse> ReadMemory() {
+    absl::MutexLock lock(&mutex_);
+    return memory_;
+  }
+  void SetMemory(uint64_t percent) {
+    absl::MutexLock lock(&mutex_);
+    memory_ = {.used_bytes = percent, .limit_bytes = 100};
+  }
+
+  absl::Mutex mutex_;
+  std::optional<MemoryUse> memory_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<uint32_t> num_sheds_{0};
   Flags flags_;
   grpc::Service service_;
   std::unique_ptr<Daemon> daemon_;
@@ -114,6 +149,12 @@ TEST(DaemonFlagsTest, ABadAddressIsRefusedByNameAlsoWhenOnlyChecking) {
           << outcome.text;
     }
   }
+}
+
+TEST(DaemonFlagsTest, ATokenFileThatIsNoneIsRefusedByName) {
+  EXPECT_TRUE(ValidateDaemonOptions({}).ok());
+  EXPECT_EQ(ErrorField(ValidateDaemonOptions({.admin_token_file = "/no"})),
+            "admin_token_file");
 }
 
 TEST(DaemonDeathTest, ASignalBeforeServingEndsTheProcessWithCodeZero) {
@@ -194,6 +235,55 @@ TEST_F(DaemonTest, HealthSaysWhetherItCouldWorkNow) {
   Join();
 }
 
+TEST_F(DaemonTest, WhatIsStuckIsNeitherLiveNorReadyUntilItGoesOn) {
+  Start(absl::Seconds(60));
+  daemon_->SetLive(false);
+  EXPECT_EQ(Check("liveness"), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(Check("readiness"), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(Check("grpc.health.v1.Health"), HealthCheckResponse::SERVING);
+  daemon_->SetReady(true);
+  EXPECT_EQ(Check("readiness"), HealthCheckResponse::NOT_SERVING);
+  daemon_->SetLive(true);
+  EXPECT_EQ(Check("liveness"), HealthCheckResponse::SERVING);
+  EXPECT_EQ(Check("readiness"), HealthCheckResponse::SERVING);
+  daemon_->Stop();
+  Join();
+}
+
+TEST_F(DaemonTest, TicksComeWhileItServesAndWhileItDrains) {
+  absl::Notification served;
+  absl::Notification drained;
+  Start(absl::Hours(1), [&] {
+    if (!served.HasBeenNotified()) served.Notify();
+    if (daemon_->state() == DaemonState::kDraining &&
+        !drained.HasBeenNotified()) {
+      drained.Notify();
+    }
+  });
+  served.WaitForNotification();
+  ASSERT_TRUE(daemon_->gate().Enter().ok());
+  daemon_->Stop();
+  drained.WaitForNotification();
+  daemon_->gate().Leave();
+  Join();
+}
+
+TEST_F(DaemonTest, ShedsLoadWhileMemoryIsShort) {
+  Start(absl::Seconds(60));
+  SetMemory(96);
+  absl::Status refused;
+  while ((refused = daemon_->gate().Enter()).ok()) daemon_->gate().Leave();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_EQ(num_sheds_, 0u);
+  SetMemory(99);
+  while (num_sheds_ == 0) std::this_thread::yield();
+  SetMemory(50);
+  while (!daemon_->gate().Enter().ok()) std::this_thread::yield();
+  daemon_->gate().Leave();
+  daemon_->Stop();
+  Join();
+}
+
 TEST_F(DaemonTest, ASecondSignalEndsTheWait) {
   Start(absl::Hours(1));
   ASSERT_TRUE(daemon_->gate().Enter().ok());
@@ -216,6 +306,58 @@ TEST_F(DaemonTest, TheGraceEndsTheWait) {
   Start(absl::Milliseconds(1));
   ASSERT_TRUE(daemon_->gate().Enter().ok());
   daemon_->Stop();
+  Join();
+}
+
+TEST_F(DaemonTest, AnOperatorsDrainIsAsASignalAndSaysWhatRuns) {
+  Start(absl::Hours(1));
+  ASSERT_TRUE(daemon_->gate().Enter().ok());
+  v1::DrainResponse response;
+  ASSERT_TRUE(Drain(std::nullopt, &response).ok());
+  EXPECT_EQ(response.running_requests(), 1u);
+  EXPECT_EQ(Check("readiness"), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(Check("baton.v1.AdminService"), HealthCheckResponse::NOT_SERVING);
+  EXPECT_FALSE(daemon_->gate().Enter().ok());
+  daemon_->gate().Leave();
+  Join();
+}
+
+TEST_F(DaemonTest, AnOperatorsDrainMayOnlyShortenTheGraceOfARunningOne) {
+  Start(absl::Hours(1));
+  ASSERT_TRUE(daemon_->gate().Enter().ok());
+  v1::DrainResponse response;
+  ASSERT_TRUE(Drain(3600, &response).ok());
+  const uint64_t process = response.process();
+  ASSERT_TRUE(Drain(std::nullopt, &response).ok());
+  EXPECT_EQ(response.process(), process);
+  EXPECT_EQ(daemon_->state(), DaemonState::kDraining);
+  ASSERT_TRUE(Drain(0, &response).ok());
+  Join();  // Although the request is still inside.
+}
+
+TEST_F(DaemonTest, ALongGraceAfterAShortOneDoesNotCount) {
+  Start(absl::Hours(1));
+  ASSERT_TRUE(daemon_->gate().Enter().ok());
+  bool cut = false;
+  daemon_->gate().OnCut(this, [&] {
+    cut = true;
+    daemon_->gate().Leave(this);
+  });
+  daemon_->RequestDrain(absl::Milliseconds(1), {});
+  daemon_->RequestDrain(absl::Hours(1), {});
+  Join();
+  EXPECT_TRUE(cut);
+}
+
+TEST_F(DaemonTest, TheFirstSignalOfAnOperatorsDrainDoesNotHurryTheSecondDoes) {
+  Start(absl::Hours(1));
+  ASSERT_TRUE(daemon_->gate().Enter().ok());
+  v1::DrainResponse response;
+  ASSERT_TRUE(Drain(3600, &response).ok());
+  kill(getpid(), SIGTERM);
+  ASSERT_TRUE(Drain(3600, &response).ok());
+  EXPECT_EQ(response.running_requests(), 1u);
+  kill(getpid(), SIGTERM);
   Join();
 }
 

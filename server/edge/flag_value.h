@@ -26,7 +26,8 @@ using FlagTarget =
                  absl::Duration*, ByteSize*, std::vector<std::string>*,
                  std::optional<bool>*, std::optional<uint32_t>*,
                  std::optional<uint64_t>*, std::optional<float>*,
-                 std::optional<std::string>*, std::optional<ByteSize>*>;
+                 std::optional<std::string>*, std::optional<ByteSize>*,
+                 std::optional<absl::Duration>*>;
 
 struct FlagSpec {
   std::string name;  // snake_case

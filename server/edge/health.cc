@@ -18,8 +18,11 @@ void SetReadiness(grpc::Server* server, bool serving,
   for (const std::string& service : services) {
     health->SetServingStatus(service, serving);
   }
-  health->SetServingStatus("liveness", true);
   health->SetServingStatus("grpc.health.v1.Health", true);
+}
+
+void SetLiveness(grpc::Server* server, bool live) {
+  server->GetHealthCheckService()->SetServingStatus("liveness", live);
 }
 
 }  // namespace baton

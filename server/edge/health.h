@@ -13,12 +13,14 @@ namespace baton {
 void EnableHealthAndReflection();
 
 // What health says of "", "readiness" and `services` (full names, such as
-// baton.v1.WorkerService), which serve together with the process; "liveness"
-// and grpc.health.v1.Health serve as long as it answers. Other names are
-// NOT_FOUND to Check and SERVICE_UNKNOWN to Watch. gRPC's "" serves from the
-// start: build the server when it may.
+// baton.v1.WorkerService), which serve together with the process;
+// grpc.health.v1.Health serves as long as it answers. Other names are NOT_FOUND
+// to Check and SERVICE_UNKNOWN to Watch. gRPC's "" serves from the start: build
+// the server when it may.
 void SetReadiness(grpc::Server* server, bool serving,
                   std::span<const std::string> services = {});
+// What it says of "liveness".
+void SetLiveness(grpc::Server* server, bool live);
 
 }  // namespace baton
 

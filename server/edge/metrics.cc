@@ -139,8 +139,11 @@ class MetricsServer::Http {
         connection, 200, "OK",
         prometheus::TextSerializer().Serialize(options.registry->Collect()));
   }
-  static int Healthz(mg_connection* connection, void*) {
-    return Respond(connection, 200, "OK", "ok\n");
+  static int Healthz(mg_connection* connection, void* self) {
+    const MetricsServerOptions& options = static_cast<Http*>(self)->options_;
+    return !options.live || options.live()
+               ? Respond(connection, 200, "OK", "ok\n")
+               : Respond(connection, 503, "Service Unavailable", "stuck\n");
   }
   static int Readyz(mg_connection* connection, void* self) {
     const MetricsServerOptions& options = static_cast<Http*>(self)->options_;

@@ -47,6 +47,8 @@ struct MetricsServerOptions {
   std::function<void()> before_scrape = nullptr;
   // /readyz is 200 when true, else 503.
   std::function<bool()> ready = nullptr;
+  // Likewise /healthz. Empty: true.
+  std::function<bool()> live = nullptr;
 };
 
 // A small HTTP server with two threads of its own. Its functions are called on

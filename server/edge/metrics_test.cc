@@ -94,6 +94,19 @@ TEST_F(MetricsServerTest, HealthIsAlwaysGoodAndReadinessIsAsked) {
   EXPECT_THAT(Get(server_->port(), "/../etc/passwd"), HasSubstr("404"));
 }
 
+TEST(MetricsServerLiveTest, HealthzSaysWhetherTheProcessLives) {
+  const prometheus::Registry registry;
+  bool live = true;
+  const auto server = MetricsServer::Start({.registry = &registry,
+                                            .ready = [] { return true; },
+                                            .live = [&] { return live; }});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT(Get((*server)->port(), "/healthz"), HasSubstr("200 OK"));
+  live = false;
+  EXPECT_THAT(Get((*server)->port(), "/healthz"),
+              AllOf(HasSubstr("503"), HasSubstr("stuck")));
+}
+
 TEST_F(MetricsServerTest, ATakenPortIsAnError) {
   Start();
   const auto second = MetricsServer::Start(

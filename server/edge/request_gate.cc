@@ -25,6 +25,10 @@ RequestGate::RequestGate(std::function<void()> on_empty)
 absl::Status RequestGate::Enter() {
   absl::MutexLock lock(&mutex_);
   if (closed_) return DrainingError();
+  if (!refusal_.ok()) {
+    ++num_refused_;
+    return refusal_;
+  }
   ++inside_;
   return absl::OkStatus();
 }
@@ -72,6 +76,16 @@ void RequestGate::OnClose(const void* key, std::function<void()> on_close) {
 void RequestGate::ForgetOnClose(const void* key) {
   absl::MutexLock lock(&mutex_);
   closes_.erase(key);
+}
+
+void RequestGate::Refuse(absl::Status status) {
+  absl::MutexLock lock(&mutex_);
+  refusal_ = std::move(status);
+}
+
+uint64_t RequestGate::num_refused() const {
+  absl::MutexLock lock(&mutex_);
+  return num_refused_;
 }
 
 void RequestGate::OnCut(const void* key, const std::function<void()>& cut) {

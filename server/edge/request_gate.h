@@ -1,4 +1,5 @@
-// Counts the requests in a process, and closes the door when it drains.
+// Counts the requests in a process, and closes the door when it drains, or for
+// a while.
 #ifndef BATON_SERVER_EDGE_REQUEST_GATE_H_
 #define BATON_SERVER_EDGE_REQUEST_GATE_H_
 
@@ -23,7 +24,7 @@ class RequestGate {
   explicit RequestGate(std::function<void()> on_empty = {});
 
   // OK: the caller must Leave() when its request is over. DrainingError once
-  // closed.
+  // closed; what Refuse() says before.
   absl::Status Enter() ABSL_LOCKS_EXCLUDED(mutex_);
   // Forgets what OnCut was told under this key.
   void Leave(const void* key = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -34,6 +35,10 @@ class RequestGate {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // REQUIRES: no Close() runs.
   void ForgetOnClose(const void* key) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What those hear who come from now on; OK: they may enter.
+  void Refuse(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // How many heard it, of all times.
+  uint64_t num_refused() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // `cut` ends a request that is inside soon, with DrainingError. Called at
   // most once, without a lock: by Cut(), perhaps as the request leaves, or here
@@ -51,6 +56,8 @@ class RequestGate {
   mutable absl::Mutex mutex_;
   uint64_t inside_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status refusal_ ABSL_GUARDED_BY(mutex_);
+  uint64_t num_refused_ ABSL_GUARDED_BY(mutex_) = 0;
   bool cut_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<const void*, std::function<void()>> cuts_
       ABSL_GUARDED_BY(mutex_);

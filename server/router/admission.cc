@@ -1,6 +1,7 @@
 #include "server/router/admission.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -11,7 +12,7 @@ namespace baton {
 
 absl::Status Admission::Enter(AdmissionTicket ticket,
                               const std::string& client_request_id,
-                              StartFunction start) {
+                              StartFunction start, ShedFunction shed) {
   {
     absl::MutexLock lock(&mutex_);
     if (live_client_ids_.contains(client_request_id)) {
@@ -32,7 +33,8 @@ absl::Status Admission::Enter(AdmissionTicket ticket,
       client_ids_.emplace(ticket, client_request_id);
     }
     if (!has_turn) {
-      CHECK(waiting_.emplace(ticket, std::move(start)).second);
+      Waiting waiting = {.start = std::move(start), .shed = std::move(shed)};
+      CHECK(waiting_.emplace(ticket, std::move(waiting)).second);
       return absl::OkStatus();
     }
     ++num_running_;
@@ -54,10 +56,25 @@ void Admission::Leave(AdmissionTicket ticket) {
     --num_running_;
     if (waiting_.empty()) return;
     ++num_running_;
-    to_start_.push_back(std::move(waiting_.begin()->second));
+    to_start_.push_back(std::move(waiting_.begin()->second.start));
     waiting_.erase(waiting_.begin());
   }
   StartNext();
+}
+
+uint64_t Admission::ShedWaiting(const absl::Status& status) {
+  std::vector<ShedFunction> sheds;
+  {
+    absl::MutexLock lock(&mutex_);
+    const size_t half = (waiting_.size() + 1) / 2;
+    for (auto it = waiting_.rbegin();
+         it != waiting_.rend() && sheds.size() < half; ++it) {
+      if (it->second.shed == nullptr) continue;  // Told before.
+      sheds.push_back(std::exchange(it->second.shed, nullptr));
+    }
+  }
+  for (ShedFunction& shed : sheds) shed(status);
+  return sheds.size();
 }
 
 void Admission::StartNext() {

@@ -28,32 +28,43 @@ class Admission final {
     uint32_t max_queued_requests = 1024;
   };
   using StartFunction = absl::AnyInvocable<void()>;
+  using ShedFunction = absl::AnyInvocable<void(const absl::Status&)>;
 
   explicit Admission(Options options) : options_(options) {}
 
   // RESOURCE_EXHAUSTED with a retry delay when all places are taken;
   // ALREADY_EXISTS when a live request has this client_request_id (empty:
   // none). Else `start` is called when it is this request's turn, in here or in
-  // another one's Leave, without a lock; and the request must Leave. REQUIRES:
-  // a ticket that was not used before.
-  absl::Status Enter(AdmissionTicket ticket,
-                     const std::string& client_request_id, StartFunction start)
+  // another one's Leave, without a lock; and the request must Leave. While it
+  // waits `shed` may end it, at most once. REQUIRES: a ticket that was not used
+  // before.
+  absl::Status Enter(
+      AdmissionTicket ticket, const std::string& client_request_id,
+      StartFunction start, ShedFunction shed = [](const absl::Status&) {})
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The request is over, or gave up waiting. Its `start` may be about to be
   // called all the same.
   void Leave(AdmissionTicket ticket) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Tells the younger half of those that wait, with this status; how many.
+  uint64_t ShedWaiting(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+
   uint32_t num_running() const ABSL_LOCKS_EXCLUDED(mutex_);
   uint32_t num_waiting() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  struct Waiting {
+    StartFunction start;
+    ShedFunction shed;
+  };
+
   void StartNext() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;
 
   mutable absl::Mutex mutex_;
   uint32_t num_running_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<AdmissionTicket, StartFunction> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::map<AdmissionTicket, Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   // Their turn has come; one thread at a time calls them, in a loop, so that
   // requests that end at once do not nest.
   std::deque<StartFunction> to_start_ ABSL_GUARDED_BY(mutex_);

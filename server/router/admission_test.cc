@@ -56,6 +56,32 @@ TEST_F(AdmissionTest, RefusesEverythingThatWouldWaitWithoutAQueue) {
   EXPECT_TRUE(absl::IsResourceExhausted(Enter(&admission, 2)));
 }
 
+TEST_F(AdmissionTest, ShedsTheYoungerHalfOfThoseThatWaitEachOnce) {
+  Admission admission({.max_concurrent_requests = 1, .max_queued_requests = 9});
+  std::vector<uint64_t> shed;
+  for (uint64_t i = 1; i <= 6; ++i) {
+    EXPECT_TRUE(admission
+                    .Enter(
+                        Ticket(i), "", [this, i] { started_.push_back(i); },
+                        [&shed, &admission, i](const absl::Status& status) {
+                          EXPECT_TRUE(absl::IsResourceExhausted(status));
+                          shed.push_back(i);
+                          if (i != 5) admission.Leave(Ticket(i));
+                        })
+                    .ok());
+  }
+  const absl::Status status = absl::ResourceExhaustedError("memory");
+  EXPECT_EQ(admission.ShedWaiting(status), 3u);
+  EXPECT_EQ(shed, (std::vector<uint64_t>{6, 5, 4}));
+  EXPECT_EQ(admission.ShedWaiting(status), 2u) << "5 is about to leave";
+  EXPECT_EQ(shed, (std::vector<uint64_t>{6, 5, 4, 3, 2}));
+  EXPECT_EQ(admission.ShedWaiting(status), 0u);
+  admission.Leave(Ticket(5));
+  admission.Leave(Ticket(1));
+  EXPECT_EQ(started_, std::vector<uint64_t>{1}) << "that runs is never shed";
+  EXPECT_EQ(admission.num_running(), 0u);
+}
+
 TEST_F(AdmissionTest, KeepsAClientsIdWhileItsRequestLives) {
   Admission admission({.max_concurrent_requests = 1, .max_queued_requests = 9});
   EXPECT_TRUE(Enter(&admission, 1, "a").ok());

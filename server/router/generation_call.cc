@@ -171,7 +171,12 @@ void GenerationCall::EnterQueue() {
   if (entered.ok()) {
     entered = router_.admission().Enter(
         ticket_, client_request_id_,
-        [self = shared_from_this()] { self->OnTurn(); });
+        [self = shared_from_this()] { self->OnTurn(); },
+        [self = shared_from_this()](const absl::Status& status) {
+          self->Handle([&status](Generation& generation, absl::Time now) {
+            return generation.OnEarlyEnd(status, now);
+          });
+        });
     in_queue_ = entered.ok();
   }
   if (in_queue_) return;

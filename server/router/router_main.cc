@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "server/edge/config.h"
 #include "server/edge/daemon.h"
+#include "server/edge/memory_guard.h"
 #include "server/router/admission.h"
 #include "server/router/inference_service.h"
 #include "server/router/router.h"
@@ -141,7 +142,7 @@ absl::Status Validate(const RouterFlags& o) {
                       "no workers: give --prefill and --decode, or --unified, "
                       "or --workers_file");
   }
-  return absl::OkStatus();
+  return ValidateDaemonOptions(o.daemon);
 }
 
 absl::Status Check(const RouterFlags& o) {
@@ -187,6 +188,8 @@ absl::StatusOr<int> Run(const RouterFlags& o, const Flags& flags) {
   router.pool().WaitUntilReady();
   RETURN_IF_ERROR(
       daemon.Serve({{v1::InferenceService::service_full_name(), &service}}));
+  daemon.OnShed(
+      [&router] { return router.admission().ShedWaiting(OutOfMemoryError()); });
   return daemon.Run();
 }
 

@@ -1,0 +1,93 @@
+#include "server/edge/memory_guard.h"
+
+#include <utility>
+
+#include "absl/time/time.h"
+#include "base/logging.h"
+#include "server/edge/grpc_status.h"
+#include "server/edge/series_maker.h"
+
+namespace baton {
+namespace {
+
+// Running requests end, and another process may have room, by then.
+constexpr absl::Duration kRetryDelay = absl::Seconds(2);
+
+const char* Name(MemoryPressure pressure) {
+  switch (pressure) {
+    case MemoryPressure::kNone:
+      return "none";
+    case MemoryPressure::kRefuse:
+      return "refuse";
+    case MemoryPressure::kShed:
+      return "shed";
+  }
+  return "";
+}
+
+prometheus::Counter& ShedRequests(const SeriesMaker& make, const char* what) {
+  return make.OneCounter("baton_shed_requests_total",
+                         "Requests not taken, or sent away while they waited, "
+                         "for lack of memory.",
+                         {{"requests", what}});
+}
+
+}  // namespace
+
+absl::Status OutOfMemoryError() {
+  return WithReason(WithRetryDelay(absl::ResourceExhaustedError(
+                                       "the server is out of memory"),
+                                   kRetryDelay),
+                    "OUT_OF_MEMORY");
+}
+
+MemoryPressure PressureOf(const std::optional<MemoryUse>& use,
+                          const MemoryGuardOptions& options) {
+  if (!use.has_value()) return MemoryPressure::kNone;
+  const auto is_above = [ratio = use->ratio()](double bound) {
+    return bound > 0 && ratio > bound;
+  };
+  if (is_above(options.shed_ratio)) return MemoryPressure::kShed;
+  return is_above(options.refuse_ratio) ? MemoryPressure::kRefuse
+                                        : MemoryPressure::kNone;
+}
+
+MemoryGuard::MemoryGuard(MemoryGuardOptions options, RequestGate* gate,
+                         prometheus::Registry* registry,
+                         const std::string& role)
+    : options_(std::move(options)),
+      gate_(gate),
+      used_(SeriesMaker{registry, role}.OneGauge(
+          "baton_memory_used_bytes",
+          "Memory taken of the limit that is nearest.")),
+      limit_(SeriesMaker{registry, role}.OneGauge(
+          "baton_memory_limit_bytes",
+          "That limit: of a cgroup, the process or the machine. 0: unknown.")),
+      refused_(ShedRequests(SeriesMaker{registry, role}, "new")),
+      shed_waiting_(ShedRequests(SeriesMaker{registry, role}, "waiting")) {}
+
+void MemoryGuard::Check() {
+  const std::optional<MemoryUse> use = options_.read();
+  used_.Set(use.has_value() ? static_cast<double>(use->used_bytes) : 0);
+  limit_.Set(use.has_value() ? static_cast<double>(use->limit_bytes) : 0);
+  const MemoryPressure pressure = PressureOf(use, options_);
+  if (pressure != pressure_) Enter(pressure, use);
+  refused_.Increment(static_cast<double>(gate_->num_refused()) -
+                     refused_.Value());
+  if (pressure == MemoryPressure::kShed && shed_) {
+    shed_waiting_.Increment(static_cast<double>(shed_()));
+  }
+}
+
+void MemoryGuard::Enter(MemoryPressure pressure,
+                        const std::optional<MemoryUse>& use) {
+  LOG(WARNING) << "memory pressure " << Name(pressure) << " before "
+               << Name(pressure_) << " used "
+               << (use.has_value() ? use->used_bytes : 0) << " limit "
+               << (use.has_value() ? use->limit_bytes : 0);
+  pressure_ = pressure;
+  gate_->Refuse(pressure == MemoryPressure::kNone ? absl::OkStatus()
+                                                  : OutOfMemoryError());
+}
+
+}  // namespace baton

@@ -19,6 +19,7 @@ from group_processes import Group  # noqa: E402
 HAS_POINTS = "--fault_points" in subprocess.run(["deploy/bin/batond", "--help"], capture_output=True, text=True,
                                                check=True).stdout
 NUM_STREAMS = 6
+NUM_WORKERS = 4
 # A prompt is four chunks, a block each.
 FLAGS = ("--num_draft_tokens=0", "--max_batched_tokens=64", "--max_chunk_tokens=64", "--kv_checksums",
          "--kv_lease=2s")
@@ -43,12 +44,22 @@ class TransferFaultsTest(unittest.TestCase):
     def tearDownClass(cls):
         cls.pools.end()
 
+    def setUp(self):
+        for worker in self.pools.workers:
+            if worker.process.poll() is not None:  # A test that failed left it so.
+                worker.start()
+
     def arm(self, worker, rules):
         """Starts it anew, with these rules."""
         if worker.process.poll() is None:
             worker.kill(signal.SIGTERM)
             self.assertEqual(worker.end(), 0)
-        self.pools.restart(worker, BATON_FAULT_POINTS=rules)
+        worker.start(BATON_FAULT_POINTS=rules)
+        await_condition(worker.is_ready, "the server")
+        await_condition(lambda: self.num_ready() == NUM_WORKERS, "the router's seeing it")
+
+    def num_ready(self):
+        return self.pools.router.metric("baton_router_workers", 'state="ready"')
 
     def expect_all_right(self, streams):
         for i, (stream, answer) in enumerate(zip(streams, self.expected)):
@@ -59,11 +70,10 @@ class TransferFaultsTest(unittest.TestCase):
 
     def check_killed(self, victim, rules):
         self.arm(victim, rules)
-        before = self.retries()
         streams = self.pools.streams(self.requests)
         self.assertEqual(victim.end(), -signal.SIGKILL)
         self.assertIn("fault point " + rules.split(":")[0], victim.log())
-        seconds = await_condition(lambda: self.retries() > before, "retries")
+        seconds = await_condition(lambda: self.num_ready() < NUM_WORKERS, "the router's seeing it")
         self.expect_all_right(streams)
         self.arm(victim, "")
         freed = await_condition(self.pools.is_idle, "every block free")
@@ -84,7 +94,7 @@ class TransferFaultsTest(unittest.TestCase):
         self.check_killed(self.pools.prefill[0], "kv_export_opened:kill:2")
 
     def test_a_prefill_server_is_killed_between_blocks(self):
-        self.check_killed(self.pools.prefill[0], "kv_export_blocks:kill:5")
+        self.check_killed(self.pools.prefill[0], "kv_export_blocks:kill:2")
 
     def test_a_prefill_server_is_killed_after_its_last_block(self):
         self.check_killed(self.pools.prefill[0], "kv_export_tail:kill:2")
@@ -115,6 +125,7 @@ class TransferFaultsTest(unittest.TestCase):
         victim.kill(signal.SIGTERM)
         self.assertEqual(victim.end(), -signal.SIGKILL)
         self.expect_all_right(streams)
+        self.arm(victim, "")
 
     def test_the_word_that_all_has_come_is_lost(self):
         self.check_survived(self.pools.prefill, "kv_export_done:fail")
@@ -164,7 +175,8 @@ class VoteFaultsTest(unittest.TestCase):
         load = Load(group.router.grpc, expected)
         named = await_condition(lambda: all(peer.ended(epoch) for peer in peers), "the peers")
         for peer in peers:
-            self.assertEqual(peer.ended(epoch), group.ranks_of(victim))
+            # Of one that stops some ranks may have done their part of the step.
+            self.assertLessEqual(peer.ended(epoch), group.ranks_of(victim))
         ended_by(victim)
         formed = group.await_ready()
         load.await_tokens()

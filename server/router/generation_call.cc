@@ -8,6 +8,7 @@
 #include "base/logging.h"
 #include "server/edge/grpc_status.h"
 #include "server/edge/request_gate.h"
+#include "server/router/prefix_table.h"
 
 namespace baton {
 namespace {
@@ -47,6 +48,12 @@ Generation::Options MachineOptions(const Router& router, absl::Time arrival) {
           .tokenizer = router.text().tokenizer.get()};
 }
 
+// None: it is to be computed anew, and nobody is to find it later.
+std::vector<PrefixKey> AffinityKeys(const GenerationPlan& plan) {
+  if (plan.bypass_cache) return {};
+  return PrefixKeysOf(plan.prompt_ids, plan.cache_salt);
+}
+
 // Null: it has not begun, and never will.
 template <typename Response>
 void Cancel(WorkerStream<Response>* stream) {
@@ -64,6 +71,7 @@ GenerationCall::GenerationCall(GenerationPlan plan, Options options)
       client_request_id_(plan.client_request_id),
       num_samples_(plan.num_samples),
       num_prompt_tokens_(static_cast<uint32_t>(plan.prompt_ids.size())),
+      prefix_keys_(AffinityKeys(plan)),
       generation_(std::move(plan), MachineOptions(router_, options.arrival)),
       last_tokens_(num_samples_, absl::InfinitePast()),
       inter_token_latency_(LatencyBuckets()) {
@@ -133,8 +141,9 @@ void GenerationCall::Perform(const GenerationActions& actions) {
   if (actions.queue) EnterQueue();
   if (!actions.find_route.empty()) ReleaseUnstarted();
   for (uint32_t attempt : actions.find_route) {
-    if (!actions.retry_reason.empty()) {
-      CountRetry(attempt, actions.retry_reason);
+    if (!actions.retry_reason.empty() &&
+        !TakeRetry(attempt, actions.retry_reason)) {
+      break;  // It was the end of all of them.
     }
     FindRoute(attempt);
   }
@@ -221,6 +230,9 @@ std::chrono::system_clock::time_point GenerationCall::WorkerDeadline() const {
 }
 
 void GenerationCall::FindRoute(uint32_t attempt) {
+  if (calls_.empty()) {
+    router_.retry_budget().OnBegan(num_samples_, router_.clock().Now());
+  }
   if (attempt == calls_.size()) {
     calls_.push_back(std::make_unique<Calls>(attempt));
   }
@@ -229,6 +241,7 @@ void GenerationCall::FindRoute(uint32_t attempt) {
     absl::MutexLock lock(&mutex_);
     needs = generation_.NeedsOf(attempt);
   }
+  needs.prefix = prefix_keys_;
   absl::StatusOr<Route> route = router_.pool().FindRoute(needs);
   if (!route.ok()) {
     Handle([&route, attempt](Generation& generation, absl::Time now) {
@@ -238,9 +251,19 @@ void GenerationCall::FindRoute(uint32_t attempt) {
   }
   Calls& calls = *calls_[attempt];
   calls.route = *route;
+  CallReport::Options report = {.pool = &router_.pool(),
+                                .worker = route->decode,
+                                .call = route->decode_call,
+                                .deadline = deadline_};
   if (route->prefill.has_value()) {
     calls.prefill_worker.emplace(router_.Use(*route->prefill));
+    CallReport::Options prefill = report;
+    prefill.worker = *route->prefill;
+    prefill.call = route->prefill_call;
+    calls.prefill_report.emplace(prefill);
+    report.needs_answer = &*calls.prefill_report;
   }
+  calls.decode_report.emplace(report);
   calls.decode_worker.emplace(router_.Use(route->decode));
   calls.id_counter = attempt == 0 ? ticket_.value() : router_.NextCounter();
   Handle([&route, &calls](Generation& generation, absl::Time) {
@@ -259,11 +282,15 @@ void GenerationCall::StartPrefill(Calls* calls) {
   }
   calls->prefill = std::make_unique<PrefillStream>(
       [self = shared_from_this(), calls](v1::PrefillResponse* message) {
+        if (message->has_first_tokens() || message->has_released()) {
+          calls->prefill_report->OnAnswered();
+        }
         self->Handle([&](Generation& generation, absl::Time now) {
           return generation.OnPrefillMessage(calls->number, message, now);
         });
       },
       [self = shared_from_this(), calls](const absl::Status& status) {
+        calls->prefill_report->OnEnded(status);
         self->router_.pool().OnRequestEnded(
             *calls->route->prefill, calls->route->prefill_rank, std::nullopt);
         self->Handle([&](Generation& generation, absl::Time now) {
@@ -285,6 +312,7 @@ void GenerationCall::StartDecode(Calls* calls) {
   }
   calls->decode = std::make_unique<DecodeStream>(
       [self = shared_from_this(), calls](v1::DecodeResponse* message) {
+        calls->decode_report->OnAnswered();
         if (message->has_finished()) {
           self->OnSampleFinished(calls, message->finished());
         }
@@ -293,6 +321,7 @@ void GenerationCall::StartDecode(Calls* calls) {
         });
       },
       [self = shared_from_this(), calls](const absl::Status& status) {
+        calls->decode_report->OnEnded(status);
         self->TellEnded(calls);
         self->Handle([&](Generation& generation, absl::Time now) {
           return generation.OnDecodeEnd(
@@ -382,6 +411,7 @@ void GenerationCall::Finish() {
   }
   ReleaseUnstarted();
   for (const auto& calls : calls_) calls->timer.reset();
+  if (!calls_.empty()) router_.retry_budget().OnEnded(num_samples_);
   if (absl::IsDeadlineExceeded(status) && !ErrorReason(status).has_value()) {
     status = DeadlinePassed(summary.usage());
   }
@@ -415,27 +445,40 @@ void GenerationCall::ReleaseUnstarted() {
     if (std::exchange(calls->released, true)) continue;
     const Route& route = *calls->route;
     if (route.prefill.has_value() && calls->prefill == nullptr) {
+      calls->prefill_report->OnNeverBegan();
       pool.OnRequestEnded(*route.prefill, route.prefill_rank, std::nullopt);
     }
     if (calls->decode == nullptr) {
+      calls->decode_report->OnNeverBegan();
       pool.OnRequestEnded(route.decode, route.decode_rank, std::nullopt);
     }
   }
 }
 
-void GenerationCall::CountRetry(uint32_t attempt, std::string_view reason) {
-  uint32_t num_resumed = 0;
+bool GenerationCall::TakeRetry(uint32_t attempt, std::string_view reason) {
+  AttemptGoal goal;
   uint32_t num_tokens = 0;
   {
     absl::MutexLock lock(&mutex_);
-    num_resumed = generation_.attempt(attempt).goal.num_resumed;
+    goal = generation_.attempt(attempt).goal;
     num_tokens = static_cast<uint32_t>(generation_.plan().prompt_ids.size()) +
-                 num_resumed;
+                 goal.num_resumed;
   }
-  router_.metrics().CountRetry(reason);
-  if (num_resumed > 0) router_.metrics().CountResume(reason, num_tokens);
+  RouterMetrics& metrics = router_.metrics();
+  if (goal.cause == AttemptCause::kLost) {
+    const absl::Status taken = router_.TakeRetry(goal.num_resumed > 0);
+    if (!taken.ok()) {
+      Handle([&](Generation& generation, absl::Time now) {
+        return generation.OnRetryRefused(attempt, taken, now);
+      });
+      return false;
+    }
+  }
+  metrics.CountRetry(reason);
+  if (goal.num_resumed > 0) metrics.CountResume(reason, num_tokens);
   LOG(WARNING) << "request " << Name() << " attempt " << attempt << " reason "
-               << reason << " resumed " << num_resumed << AttemptsForLog();
+               << reason << " resumed " << goal.num_resumed << AttemptsForLog();
+  return true;
 }
 
 void GenerationCall::LogAndCount(const v1::GenerateFinished& summary,

@@ -18,7 +18,9 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/prefix_key.h"
 #include "server/edge/metrics.h"
+#include "server/router/call_report.h"
 #include "server/router/generate_reactor.h"
 #include "server/router/generation.h"
 #include "server/router/router.h"
@@ -66,6 +68,8 @@ class GenerationCall final
     uint64_t id_counter = 0;
     std::optional<WorkerUse> prefill_worker;
     std::optional<WorkerUse> decode_worker;
+    std::optional<CallReport> prefill_report;
+    std::optional<CallReport> decode_report;
     std::unique_ptr<PrefillStream> prefill;
     std::unique_ptr<DecodeStream> decode;
     std::optional<grpc::Alarm> timer;
@@ -102,7 +106,8 @@ class GenerationCall final
   // Tells the pool, once, of the calls that attempts which are over never
   // began.
   void ReleaseUnstarted();
-  void CountRetry(uint32_t attempt, std::string_view reason)
+  // Counts it, unless the budget of all requests has no such attempt left.
+  bool TakeRetry(uint32_t attempt, std::string_view reason)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void LogAndCount(const v1::GenerateFinished& summary,
                    const absl::Status& status);
@@ -122,6 +127,7 @@ class GenerationCall final
   const std::string client_request_id_;
   const uint32_t num_samples_;
   const uint32_t num_prompt_tokens_;
+  const std::vector<PrefixKey> prefix_keys_;
 
   absl::Mutex mutex_;
   Generation generation_ ABSL_GUARDED_BY(mutex_);

@@ -6,6 +6,7 @@
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "server/edge/grpc_status.h"
 
 namespace baton {
 namespace {
@@ -39,12 +40,19 @@ Router::Router(Options options, const TextModel* text,
       nonce_(RandomBits()),
       admission_(options_.admission),
       metrics_(registry),
+      retry_budget_(options_.retry_budget),
       pool_({.workers = options_.workers,
              .text_hash = text->text_hash,
              .vocab_size = text->vocab_size,
              .make_policy = options_.make_policy,
+             .ejection = options_.ejection,
+             .clock = &clock_,
              .on_ready_change = options_.on_ready_change,
-             .on_gone = [this](WorkerId id) { connections_.OnGone(id); }}),
+             .on_gone = [this](WorkerId id) { connections_.OnGone(id); },
+             .on_ejection =
+                 [this](EjectionReason why) {
+                   metrics_.CountEjection(EjectionReasonName(why));
+                 }}),
       connections_(options_.prober, &pool_) {}
 
 Router::~Router() {
@@ -65,6 +73,20 @@ void Router::OnCallDeleted() {
   --num_calls_;
 }
 
+absl::Status Router::TakeRetry(bool resumes) {
+  const absl::Time now = clock_.Now();
+  if (resumes ? retry_budget_.TakeResume(now) : retry_budget_.TakeRetry(now)) {
+    return absl::OkStatus();
+  }
+  metrics_.CountRetryRefused(resumes);
+  return WithReason(
+      WithRetryDelay(
+          absl::UnavailableError("a worker was lost, and too many requests are "
+                                 "being tried again"),
+          absl::Seconds(1)),
+      "RETRY_BUDGET");
+}
+
 void Router::OnSuspect(WorkerId worker) {
   pool_.OnSuspect(worker);
   connections_.ProbeSoon(worker);
@@ -77,6 +99,7 @@ void Router::SetWorkers(std::vector<WorkerAddress> workers) {
 void Router::UpdateGauges() {
   metrics_.running_requests.Set(admission_.num_running());
   metrics_.waiting_requests.Set(admission_.num_waiting());
+  metrics_.ejected_workers.Set(pool_.num_ejected());
   metrics_.SetWorkers(pool_.CountStates());
 }
 

@@ -22,11 +22,14 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "server/router/admission.h"
+#include "server/router/outlier_ejection.h"
+#include "server/router/retry_budget.h"
 #include "server/router/router_metrics.h"
 #include "server/router/routing_policy.h"
 #include "server/router/service_times.h"
@@ -44,10 +47,12 @@ class Router final {
   struct Options {
     std::string model_name;
     std::vector<WorkerAddress> workers = {};  // The first ones.
-    std::function<std::unique_ptr<RoutingPolicy>()> make_policy;
+    std::function<std::unique_ptr<RoutingPolicy>(v1::WorkerRole)> make_policy;
+    OutlierEjection::Options ejection;
     Admission::Options admission;
     uint32_t max_retries = 2;
-    // How long a request that lost its worker waits for one that is ready.
+    RetryBudget::Options retry_budget;
+    // How long a request waits for workers when none is ready.
     absl::Duration worker_wait = absl::Seconds(5);
     // How long a prefill call may stay open after its decode server spoke.
     absl::Duration release_grace = absl::Seconds(1);
@@ -77,6 +82,10 @@ class Router final {
   // REQUIRES: a request of the caller's counts at the worker.
   WorkerUse Use(WorkerId worker) { return connections_.Use(worker); }
 
+  RetryBudget& retry_budget() { return retry_budget_; }
+  // For an attempt in the place of one that was lost; `resumes` tokens. Else
+  // UNAVAILABLE with a retry delay, and counted.
+  absl::Status TakeRetry(bool resumes);
   // A request found the worker unavailable: it is asked at once.
   void OnSuspect(WorkerId worker);
   // Sets the gauges, before a scrape.
@@ -104,6 +113,7 @@ class Router final {
   Admission admission_;
   ServiceTimes service_times_;
   RouterMetrics metrics_;
+  RetryBudget retry_budget_;
   WorkerPool pool_;
   WorkerConnections connections_;
 

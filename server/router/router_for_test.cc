@@ -82,7 +82,9 @@ Router::Options RouterForTest::Options(
   for (const FakeWorker* worker : workers) {
     options.workers.push_back({worker->address(), worker->role()});
   }
-  options.make_policy = [] { return MakeRoutingPolicy("least_loaded"); };
+  options.make_policy = [](v1::WorkerRole) {
+    return MakeRoutingPolicy("least_loaded");
+  };
   options.release_grace = absl::Milliseconds(100);
   return options;
 }

@@ -41,6 +41,15 @@ RouterMetrics::RouterMetrics(const SeriesMaker& make)
           "baton_router_recomputed_tokens_total",
           "Tokens of prompts and answers that resumes sent to be computed "
           "again.")),
+      refused_retries_(make.Counters(
+          "baton_router_retries_refused_total",
+          "Requests that ended because there were too many attempts after the "
+          "first, by whether theirs was a new try or a resume.")),
+      ejections_(make.Counters(
+          "baton_router_ejections_total",
+          "Workers that take nothing for a while since calls to them fail: so "
+          "many in a row, a ratio of them, or the trial that was to bring it "
+          "back.")),
       workers_(MakeWorkerGauges(make)),
       time_to_first_token(make.OneHistogram(
           "baton_time_to_first_token_seconds",
@@ -60,7 +69,10 @@ RouterMetrics::RouterMetrics(const SeriesMaker& make)
       running_requests(make.OneGauge("baton_running_requests",
                                      "Requests that workers work for.")),
       waiting_requests(make.OneGauge("baton_waiting_requests",
-                                     "Requests that wait for their turn.")) {}
+                                     "Requests that wait for their turn.")),
+      ejected_workers(make.OneGauge(
+          "baton_router_ejected_workers",
+          "Workers that are well by their probes and ejected.")) {}
 
 void RouterMetrics::CountRequest(absl::StatusCode outcome) {
   requests_.Add({{"outcome", OutcomeName(outcome)}}).Increment();
@@ -77,6 +89,14 @@ void RouterMetrics::CountResume(std::string_view reason, uint32_t num_tokens) {
 
 void RouterMetrics::CountDeadlineRefusal(std::string_view reason) {
   deadline_refusals_.Add({{"reason", std::string(reason)}}).Increment();
+}
+
+void RouterMetrics::CountRetryRefused(bool resumes) {
+  refused_retries_.Add({{"kind", resumes ? "resume" : "retry"}}).Increment();
+}
+
+void RouterMetrics::CountEjection(std::string_view reason) {
+  ejections_.Add({{"reason", std::string(reason)}}).Increment();
 }
 
 void RouterMetrics::SetWorkers(

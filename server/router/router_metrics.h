@@ -31,6 +31,9 @@ class RouterMetrics final {
   void CountResume(std::string_view reason, uint32_t num_tokens);
   // It could not have met its deadline: QUEUE_TOO_LONG, PROMPT_TOO_LONG.
   void CountDeadlineRefusal(std::string_view reason);
+  // The budget has none left, or none that resumes.
+  void CountRetryRefused(bool resumes);
+  void CountEjection(std::string_view reason);
   // By WorkerState.
   void SetWorkers(const std::array<int, kNumWorkerStates>& counts);
 
@@ -42,6 +45,8 @@ class RouterMetrics final {
   prometheus::Family<prometheus::Counter>& resumes_;
   prometheus::Family<prometheus::Counter>& deadline_refusals_;
   prometheus::Counter& resumed_tokens_;
+  prometheus::Family<prometheus::Counter>& refused_retries_;
+  prometheus::Family<prometheus::Counter>& ejections_;
   std::array<prometheus::Gauge*, kNumWorkerStates> workers_;
 
  public:
@@ -53,6 +58,7 @@ class RouterMetrics final {
   prometheus::Counter& cached_tokens;
   prometheus::Gauge& running_requests;
   prometheus::Gauge& waiting_requests;
+  prometheus::Gauge& ejected_workers;
 };
 
 }  // namespace baton

@@ -18,6 +18,8 @@ TEST(RouterMetricsTest, StartsWithEverySeriesThatADashboardAsksFor) {
   metrics.CountRetry("prefill_lost");
   metrics.CountResume("decode_lost", 30);
   metrics.CountResume("decode_lost", 12);
+  metrics.CountRetryRefused(/*resumes=*/true);
+  metrics.CountEjection("ratio");
   metrics.SetWorkers({1, 2, 3, 4, 5});
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, registry.Collect());
@@ -28,6 +30,9 @@ TEST(RouterMetricsTest, StartsWithEverySeriesThatADashboardAsksFor) {
         "baton_router_retries_total{role=\"router\",reason=\"prefill_lost\"} 1",
         "baton_router_resumes_total{role=\"router\",reason=\"decode_lost\"} 2",
         "baton_router_recomputed_tokens_total{role=\"router\"} 42",
+        "baton_router_retries_refused_total{role=\"router\",kind=\"resume\"} 1",
+        "baton_router_ejections_total{role=\"router\",reason=\"ratio\"} 1",
+        "baton_router_ejected_workers{role=\"router\"} 0",
         "baton_router_workers{role=\"router\",state=\"unknown\"} 1",
         "baton_router_workers{role=\"router\",state=\"refused\"} 5",
         "baton_time_to_first_token_seconds_count{role=\"router\"} 0",

@@ -34,7 +34,8 @@ class WorkerConnectionsTest : public ::testing::Test {
       {.workers = {Where(first_)},
        .text_hash = "text",
        .vocab_size = 0,
-       .make_policy = [] { return MakeRoutingPolicy("round_robin"); },
+       .make_policy =
+           [](v1::WorkerRole) { return MakeRoutingPolicy("round_robin"); },
        .on_gone = [this](WorkerId id) { connections_->OnGone(id); }}};
   std::optional<WorkerConnections> connections_{
       std::in_place, WorkerProber::Options(), &pool_};

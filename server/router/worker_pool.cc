@@ -17,12 +17,11 @@ bool IsServing(WorkerState state) {
   return state == WorkerState::kReady || state == WorkerState::kSuspect;
 }
 
-RouteRank RankOf(WorkerState state, bool avoided) {
-  if (state == WorkerState::kReady) {
+RouteRank RankOf(WorkerState state, EjectionState ejection, bool avoided) {
+  if (state == WorkerState::kReady && ejection == EjectionState::kIn) {
     return avoided ? RouteRank::kReady : RouteRank::kUntried;
   }
-  return state == WorkerState::kSuspect ? RouteRank::kSuspect
-                                        : RouteRank::kNone;
+  return IsServing(state) ? RouteRank::kSuspect : RouteRank::kNone;
 }
 
 bool Meets(const v1::GetWorkerInfoResponse& info, const RouteNeeds& needs) {
@@ -76,10 +75,15 @@ int64_t WorkerPool::Worker::num_in_flight() const {
   return sum;
 }
 
-WorkerPool::WorkerPool(Options options) : options_(std::move(options)) {
+WorkerPool::WorkerPool(Options options)
+    : options_(std::move(options)),
+      clock_(options_.clock != nullptr ? *options_.clock : system_clock_),
+      ejections_(v1::WorkerRole_ARRAYSIZE, OutlierEjection(options_.ejection)) {
   absl::MutexLock lock(&mutex_);
   for (const WorkerAddress& where : options_.workers) Add(where);
-  for (auto& policy : policies_) policy = options_.make_policy();
+  for (int role = 0; role < v1::WorkerRole_ARRAYSIZE; ++role) {
+    policies_[role] = options_.make_policy(static_cast<v1::WorkerRole>(role));
+  }
 }
 
 WorkerId WorkerPool::Join(WorkerAddress where) {
@@ -90,7 +94,8 @@ WorkerId WorkerPool::Join(WorkerAddress where) {
 WorkerId WorkerPool::Add(WorkerAddress where) {
   const WorkerId id = next_id_;
   ++next_id_;
-  workers_.emplace(id, std::move(where));
+  ejections_[where.role].Join(id);
+  workers_.try_emplace(id, id, std::move(where));
   return id;
 }
 
@@ -136,6 +141,7 @@ void WorkerPool::OnProbe(WorkerId id, const v1::GetWorkerInfoResponse& info,
   if (worker->info.incarnation() != 0 &&
       worker->info.incarnation() != info.incarnation()) {
     LOG(INFO) << "worker " << worker->where.address << " has restarted";
+    ejections_[worker->where.role].OnRestart(id);
   }
   worker->info = info;
   // Ranks that are gone keep the requests that are on their way back.
@@ -149,6 +155,7 @@ void WorkerPool::Judge(WorkerId id, Worker* worker) {
   worker->refused_for = refusal.field;
   if (refusal.field.empty()) {
     MoveTo(worker, WorkerState::kReady, "");
+    if (CanServe()) last_served_ = ServedNow();
   } else {
     MoveTo(worker, WorkerState::kRefused,
            absl::StrCat(std::string(refusal.field), " ", refusal.reason));
@@ -223,6 +230,9 @@ void WorkerPool::MoveTo(Worker* worker, WorkerState to, std::string reason) {
   const bool is_lost = IsServing(worker->state) && !IsServing(to);
   worker->state = to;
   worker->reason = std::move(reason);
+  OutlierEjection& ejection = ejections_[worker->where.role];
+  ejection.SetServing(worker->id, IsServing(to));
+  if (to == WorkerState::kLeft) ejection.Leave(worker->id);
   if (to == WorkerState::kReady) {
     LOG(INFO) << "worker " << worker->where.address << " ready";
   } else if (to == WorkerState::kLeft) {
@@ -252,27 +262,37 @@ absl::StatusOr<Route> WorkerPool::FindRoute(const RouteNeeds& needs) {
   if (std::min(pair_rank, unified.rank) > needs.worst) return NobodyServes();
   Route route;
   if (pair_rank <= unified.rank) {
-    const WorkerRank source = Take(v1::WORKER_ROLE_PREFILL, prefill);
+    const WorkerRank source =
+        Take(v1::WORKER_ROLE_PREFILL, prefill, needs.prefix);
     route.prefill = source.worker;
     route.prefill_rank = source.rank;
+    route.prefill_call = source.call;
   }
-  const WorkerRank target = pair_rank <= unified.rank
-                                ? Take(v1::WORKER_ROLE_DECODE, decode)
-                                : Take(v1::WORKER_ROLE_UNIFIED, unified);
+  const WorkerRank target =
+      pair_rank <= unified.rank
+          ? Take(v1::WORKER_ROLE_DECODE, decode, needs.prefix)
+          : Take(v1::WORKER_ROLE_UNIFIED, unified, needs.prefix);
   route.decode = target.worker;
   route.decode_rank = target.rank;
+  route.decode_call = target.call;
   route.fingerprint = workers_.at(route.decode).info.fingerprint();
   return route;
 }
 
 WorkerPool::Candidates WorkerPool::Find(v1::WorkerRole role,
-                                        const RouteNeeds& needs) const {
+                                        const RouteNeeds& needs) {
+  const absl::Time now = clock_.Now();
   Candidates best;
   for (const auto& [id, worker] : workers_) {
     if (worker.where.role != role || !Meets(worker.info, needs)) continue;
+    const EjectionState ejection = ejections_[role].StateAt(id, now);
+    if (worker.state == WorkerState::kReady && needs.avoid.empty() &&
+        ejection == EjectionState::kReturning) {
+      return {.workers = {id}, .rank = RouteRank::kUntried};
+    }
     const bool avoided = std::find(needs.avoid.begin(), needs.avoid.end(),
                                    id) != needs.avoid.end();
-    const RouteRank rank = RankOf(worker.state, avoided);
+    const RouteRank rank = RankOf(worker.state, ejection, avoided);
     if (rank == RouteRank::kNone || rank > best.rank) continue;
     if (rank < best.rank) best = {.workers = {}, .rank = rank};
     best.workers.push_back(id);
@@ -281,7 +301,8 @@ WorkerPool::Candidates WorkerPool::Find(v1::WorkerRole role,
 }
 
 WorkerPool::WorkerRank WorkerPool::Take(v1::WorkerRole role,
-                                        const Candidates& candidates) {
+                                        const Candidates& candidates,
+                                        std::span<const PrefixKey> prefix) {
   std::vector<WorkerRank> ranks;
   std::vector<int64_t> loads;
   std::vector<RankName> names;
@@ -295,9 +316,10 @@ WorkerPool::WorkerRank WorkerPool::Take(v1::WorkerRole role,
                        .incarnation = worker.info.incarnation()});
     }
   }
-  const WorkerRank taken = ranks[policies_[role]->Pick(
-      {.loads = loads, .names = names, .prefix = {}})];
+  WorkerRank taken = ranks[policies_[role]->Pick(
+      {.loads = loads, .names = names, .prefix = prefix})];
   workers_.at(taken.worker).loads[taken.rank].RequestSent();
+  taken.call = ejections_[role].OnCallBegan(taken.worker, clock_.Now());
   return taken;
 }
 
@@ -309,6 +331,33 @@ void WorkerPool::OnRequestEnded(
   known[rank].RequestEnded();
   if (load.has_value()) Report(*load, &known);
   MaybeForget(id);
+}
+
+void WorkerPool::OnCallAnswered(WorkerId id, uint64_t call) {
+  absl::MutexLock lock(&mutex_);
+  Worker* const worker = FindMember(id);
+  if (worker == nullptr) return;
+  ejections_[worker->where.role].OnAnswered(id, call, clock_.Now());
+}
+
+void WorkerPool::OnCallEnded(WorkerId id, uint64_t call, CallOutcome outcome) {
+  absl::MutexLock lock(&mutex_);
+  Worker* const worker = FindMember(id);
+  if (worker == nullptr) return;
+  const std::optional<EjectionReason> why =
+      ejections_[worker->where.role].OnCallEnded(id, call, outcome,
+                                                 clock_.Now());
+  if (!why.has_value()) return;
+  LOG(WARNING) << "worker " << worker->where.address << " ejected reason "
+               << EjectionReasonName(*why);
+  if (options_.on_ejection) options_.on_ejection(*why);
+}
+
+int WorkerPool::num_ejected() const {
+  absl::MutexLock lock(&mutex_);
+  int sum = 0;
+  for (const OutlierEjection& ejection : ejections_) sum += ejection.num_out();
+  return sum;
 }
 
 void WorkerPool::OnSuspect(WorkerId id) {
@@ -355,7 +404,12 @@ void WorkerPool::WaitUntilReady() const {
 
 absl::StatusOr<ServedModel> WorkerPool::Served() const {
   absl::MutexLock lock(&mutex_);
-  if (!CanServe()) return NobodyServes();
+  if (CanServe()) return ServedNow();
+  if (last_served_.has_value()) return *last_served_;
+  return NobodyServes();
+}
+
+ServedModel WorkerPool::ServedNow() const {
   ServedModel served = {.fingerprint = "", .max_context_tokens = UINT32_MAX};
   for (const auto& [id, worker] : workers_) {
     if (!IsServing(worker.state)) continue;

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,7 +21,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/clock.h"
 #include "proto/baton/v1/worker.pb.h"
+#include "server/router/outlier_ejection.h"
 #include "server/router/routing_policy.h"
 #include "server/router/worker_state.h"
 
@@ -43,8 +46,9 @@ inline constexpr size_t kMaxWorkers = 512;
 
 // Ranks are chosen, each with its load. A pair or a unified worker is chosen,
 // whichever needs fewer last choices (a pair where that is equal): ready
-// workers that the request has not failed on, then any ready one, then
-// suspects. Thread-safe.
+// workers that the request has not failed on, then any ready one, then suspects
+// and those that outlier_ejection.h has ejected. One that is to be tried again
+// gets the next request that has not failed yet. Thread-safe.
 class WorkerPool final {
  public:
   struct Options {
@@ -53,12 +57,16 @@ class WorkerPool final {
     std::string text_hash;
     uint32_t vocab_size = 0;
     // For each role its own policy, made by this.
-    std::function<std::unique_ptr<RoutingPolicy>()> make_policy;
+    std::function<std::unique_ptr<RoutingPolicy>(v1::WorkerRole)> make_policy;
+    OutlierEjection::Options ejection = {};
+    const Clock* clock = nullptr;  // Borrowed; null: the system's.
     // Called when somebody can serve again, or nobody can any more. Under the
     // lock: it must not call back. May be empty.
     std::function<void(bool ready)> on_ready_change = {};
     // Called when the last request at a worker that left has ended. As above.
     std::function<void(WorkerId worker)> on_gone = {};
+    // As above.
+    std::function<void(EjectionReason why)> on_ejection = {};
   };
   struct Member {
     WorkerId id;
@@ -93,10 +101,16 @@ class WorkerPool final {
   void OnRequestEnded(WorkerId worker, uint32_t rank,
                       const std::optional<v1::GetLoadResponse>& load)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Its call has brought what shows that the worker works.
+  void OnCallAnswered(WorkerId worker, uint64_t call)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Or never began. Before OnRequestEnded.
+  void OnCallEnded(WorkerId worker, uint64_t call, CallOutcome outcome)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // A request found it unavailable. It may be gone.
   void OnSuspect(WorkerId worker) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What is served now; UNAVAILABLE like FindRoute.
+  // What is served now, or was last; UNAVAILABLE like FindRoute before that.
   absl::StatusOr<ServedModel> Served() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Blocks until somebody can serve.
   void WaitUntilReady() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -104,13 +118,16 @@ class WorkerPool final {
   int64_t num_in_flight() const ABSL_LOCKS_EXCLUDED(mutex_);
   // kLeft also when it is gone.
   WorkerState state(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
+  int num_ejected() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Of those that are not gone, by WorkerState.
   std::array<int, kNumWorkerStates> CountStates() const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Worker {
-    explicit Worker(WorkerAddress address) : where(std::move(address)) {}
+    Worker(WorkerId its_id, WorkerAddress address)
+        : id(its_id), where(std::move(address)) {}
+    const WorkerId id;
     WorkerAddress where;
     WorkerState state = WorkerState::kUnknown;
     std::string reason;            // Of its state; logged when it changes.
@@ -131,6 +148,7 @@ class WorkerPool final {
   struct WorkerRank {
     WorkerId worker;
     uint32_t rank = 0;
+    uint64_t call = 0;
   };
 
   WorkerId Add(WorkerAddress where) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -148,15 +166,19 @@ class WorkerPool final {
   void Judge(WorkerId id, Worker* worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MoveTo(Worker* worker, WorkerState to, std::string reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Candidates Find(v1::WorkerRole role, const RouteNeeds& needs) const
+  Candidates Find(v1::WorkerRole role, const RouteNeeds& needs)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  WorkerRank Take(v1::WorkerRole role, const Candidates& candidates)
+  WorkerRank Take(v1::WorkerRole role, const Candidates& candidates,
+                  std::span<const PrefixKey> prefix)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  ServedModel ServedNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NobodyServes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Serves(v1::WorkerRole role) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool CanServe() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
+  const MonotonicClock system_clock_;
+  const Clock& clock_;
 
   mutable absl::Mutex mutex_;
   // Those that are not gone.
@@ -166,6 +188,8 @@ class WorkerPool final {
   // By role.
   std::array<std::unique_ptr<RoutingPolicy>, v1::WorkerRole_ARRAYSIZE> policies_
       ABSL_GUARDED_BY(mutex_);
+  std::vector<OutlierEjection> ejections_ ABSL_GUARDED_BY(mutex_);
+  std::optional<ServedModel> last_served_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton

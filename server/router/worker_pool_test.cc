@@ -51,7 +51,9 @@ WorkerPool MakePool(std::vector<v1::WorkerRole> roles,
   WorkerPool::Options options;
   options.text_hash = "text";
   options.vocab_size = 100;
-  options.make_policy = [] { return MakeRoutingPolicy("least_loaded"); };
+  options.make_policy = [](v1::WorkerRole) {
+    return MakeRoutingPolicy("least_loaded");
+  };
   options.on_ready_change = std::move(on_ready_change);
   for (size_t i = 0; i < roles.size(); ++i) {
     options.workers.push_back({"host:" + std::to_string(i), roles[i]});
@@ -92,7 +94,8 @@ TEST(WorkerPoolTest, IsReadyWithAPairOrAUnifiedWorker) {
   pool.OnProbe(Id(1), Info(WORKER_ROLE_DECODE), Load(0));
   EXPECT_TRUE(pool.Served().ok());
   pool.OnProbeFailed(Id(0), absl::UnavailableError(""));
-  EXPECT_FALSE(pool.Served().ok());
+  EXPECT_TRUE(pool.Served().ok()) << "what was served last";
+  EXPECT_TRUE(absl::IsUnavailable(pool.FindRoute({}).status()));
   pool.OnProbe(Id(2), Info(WORKER_ROLE_UNIFIED), Load(0));
   EXPECT_TRUE(pool.Served().ok());
   EXPECT_EQ(pool.FindRoute({})->prefill, std::nullopt);
@@ -400,7 +403,9 @@ TEST(WorkerPoolTest, OneThatLeftTakesNothingAndGoesWithItsLastRequest) {
   WorkerPool::Options options;
   options.text_hash = "text";
   options.vocab_size = 100;
-  options.make_policy = [] { return MakeRoutingPolicy("least_loaded"); };
+  options.make_policy = [](v1::WorkerRole) {
+    return MakeRoutingPolicy("least_loaded");
+  };
   options.workers = {{"a:1", WORKER_ROLE_UNIFIED},
                      {"b:1", WORKER_ROLE_UNIFIED}};
   options.on_gone = [&gone](WorkerId id) { gone.push_back(id); };
@@ -446,7 +451,7 @@ TEST(WorkerPoolTest, IsReadyNoMoreWhenTheLastOneLeaves) {
   pool.OnProbe(Id(0), Info(WORKER_ROLE_PREFILL), Load(0));
   pool.OnProbe(Id(1), Info(WORKER_ROLE_DECODE), Load(0));
   pool.Leave(Id(0));
-  EXPECT_FALSE(pool.Served().ok());
+  EXPECT_FALSE(pool.FindRoute({}).ok());
   EXPECT_EQ(told, (std::vector<bool>{true, false}));
 }
 

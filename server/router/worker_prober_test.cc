@@ -35,7 +35,7 @@ class WorkerProberTest : public ::testing::Test {
                          {"other:1", v1::WORKER_ROLE_UNIFIED}},
              .text_hash = "text",
              .vocab_size = 0,
-             .make_policy = [] { return MakeRoutingPolicy("least_loaded"); }}) {
+             .make_policy = [](v1::WorkerRole) { return MakeRoutingPolicy("least_loaded"); }}) {
   }
 
   // Nobody waits for a pause or for silence.

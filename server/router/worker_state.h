@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/prefix_key.h"
 #include "base/strong_int.h"
 
 namespace baton {
@@ -81,6 +83,9 @@ struct Route {
   WorkerId decode;
   uint32_t prefill_rank = 0;
   uint32_t decode_rank = 0;
+  // The calls' names to whoever counts failures; 0: none.
+  uint64_t prefill_call = 0;
+  uint64_t decode_call = 0;
   std::string fingerprint;  // Of both.
 };
 
@@ -90,6 +95,8 @@ struct RouteNeeds {
   RouteRank worst = RouteRank::kSuspect;  // Not kNone.
   std::string fingerprint = {};           // Of earlier tokens; empty: any.
   uint32_t context_tokens = 0;            // At least such a context.
+  // Whoever has computed this is better; empty: all the same. Borrowed.
+  std::span<const PrefixKey> prefix = {};
 };
 
 }  // namespace baton

@@ -39,9 +39,8 @@
 namespace baton {
 
 // Submit, Abort, SetPaused, ShedWaiting, OnTransferEvent, limits, load, steps,
-// Wake: thread-safe. Everything else: the engine thread, one at a time. All
-// state of the rank is owned by that thread; the inbox is the only way in,
-// TokenSink the only way out.
+// Wake: thread-safe. Everything else: the engine thread, one at a time, which
+// owns all state of the rank; the inbox is the only way in, TokenSink out.
 class LLMEngine {
  public:
   LLMEngine(const EngineOptions& options, const EngineEnvironment& environment);

@@ -236,6 +236,7 @@ v1::RankLoad ToProto(const EngineLoad& load) {
   out.set_decode_steps(load.steps.decode_steps);
   out.set_computed_prompt_tokens(load.steps.prefill_rows);
   out.set_drawn_tokens(load.steps.tokens);
+  out.set_paused_requests(load.paused_requests);
   return out;
 }
 

@@ -149,7 +149,7 @@ template <typename Response>
 TokenStreamReactor<Response>::TokenStreamReactor(
     grpc::CallbackServerContext* context,
     const TokenStreamEnvironment& environment, uint32_t num_samples)
-    : StreamReactor<Response, TokenStreamTraits>(context, num_samples),
+    : StreamReactor<Response, TokenStreamTraits>(context, environment.streams),
       environment_(environment),
       arrival_(environment.clock->Now()),
       num_samples_(num_samples),
@@ -262,6 +262,15 @@ void TokenStreamReactor<Response>::Sample::Abort() {
   if (!ended_.load()) {
     stream_->engine_->Abort(stream_->id_, index_);
   }
+}
+
+// All samples: they wait for the same reader.
+template <typename Response>
+void TokenStreamReactor<Response>::OnFlow(bool paused) {
+  engine_->SetPaused({.id = id_,
+                      .first_sample = sample_index_,
+                      .num_samples = num_samples_,
+                      .paused = paused});
 }
 
 template <typename Response>

@@ -17,6 +17,7 @@
 #include "server/balance_metrics.h"
 #include "server/edge/metrics.h"
 #include "server/edge/request_gate.h"
+#include "server/edge/stream_budget.h"
 #include "server/edge/stream_reactor.h"
 #include "server/group_metrics.h"
 #include "server/worker_metrics.h"
@@ -39,6 +40,7 @@ struct TokenStreamEnvironment {
   const Clock* clock = nullptr;
   RequestGate* gate = nullptr;
   WorkerMetrics* metrics = nullptr;
+  StreamBudget* streams = nullptr;
   const GroupMetrics* group = nullptr;      // Null: part of none.
   const BalanceMetrics* balance = nullptr;  // Likewise.
 };
@@ -95,6 +97,7 @@ class TokenStreamReactor final
   };
 
   void OnPeerGone() override { AbortSamples(); }
+  void OnFlow(bool paused) override;
   void OnCallOver() override { environment_.gate->Leave(this); }
 
   void Refuse(const absl::Status& status);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +18,9 @@
 #include "engine/llm_engine.h"
 #include "gtest/gtest.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
+#include "server/edge/grpc_limits.h"
 #include "server/edge/request_gate.h"
+#include "server/edge/stream_budget.h"
 #include "server/engine_loop.h"
 #include "server/group_metrics.h"
 #include "server/worker_metrics.h"
@@ -39,6 +42,9 @@ class TestWorker {
     FakeModelRunner::Options model = kModel;
     std::unique_ptr<Transport> transport = nullptr;
     const GroupMetrics* group = nullptr;
+    StreamLimits streams = {};
+    // What it says of itself, if not the least.
+    std::optional<v1::GetWorkerInfoResponse> info = std::nullopt;
   };
 
   explicit TestWorker(Options options)
@@ -46,23 +52,28 @@ class TestWorker {
                .model = options.model,
                .num_blocks = options.num_blocks},
               &clock_, std::move(options.transport)),
+        streams_(options.streams),
         metrics_(&registry_, "test"),
         loop_(std::make_unique<EngineLoop>(&rank_.engine(), &rank_.stream(),
                                            rank_.agent())),
-        service_(Info(options.role), {.engines = {&rank_.engine()},
-                                      .clock = &clock_,
-                                      .gate = &gate_,
-                                      .metrics = &metrics_,
-                                      .group = options.group}) {
+        service_(options.info.value_or(Info(options.role)),
+                 {.engines = {&rank_.engine()},
+                  .clock = &clock_,
+                  .gate = &gate_,
+                  .metrics = &metrics_,
+                  .streams = &streams_,
+                  .group = options.group}) {
     int port = 0;
+    grpc::EnableDefaultHealthCheckService(true);
     grpc::ServerBuilder builder;
+    SetGrpcLimits(&builder);
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
                              &port);
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
+    address_ = "127.0.0.1:" + std::to_string(port);
     stub_ = v1::WorkerService::NewStub(
-        grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
-                            grpc::InsecureChannelCredentials()));
+        grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
   }
 
   // Everything must have come back: blocks, requests, calls.
@@ -76,6 +87,7 @@ class TestWorker {
               rank_.engine().load().total_blocks);
   }
 
+  const std::string& address() const { return address_; }
   v1::WorkerService::Stub& stub() { return *stub_; }
   v1::GetLoadResponse GetLoad() {
     grpc::ClientContext context;
@@ -85,6 +97,7 @@ class TestWorker {
   }
   LLMEngine& engine() { return rank_.engine(); }
   RequestGate& gate() { return gate_; }
+  StreamBudget& streams() { return streams_; }
   SimulatedClock& clock() { return clock_; }
   // As /metrics gives it.
   std::string Metrics() {
@@ -102,11 +115,13 @@ class TestWorker {
   SimulatedClock clock_;
   FakeRank rank_;
   RequestGate gate_;
+  StreamBudget streams_;
   prometheus::Registry registry_;
   WorkerMetrics metrics_;
   std::unique_ptr<EngineLoop> loop_;
   WorkerService service_;
   std::unique_ptr<grpc::Server> server_;
+  std::string address_;
   std::unique_ptr<v1::WorkerService::Stub> stub_;
 };
 

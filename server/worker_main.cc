@@ -19,6 +19,9 @@
 #include "server/edge/config.h"
 #include "server/edge/daemon.h"
 #include "server/edge/memory_guard.h"
+#include "server/edge/stream_budget.h"
+#include "server/edge/stream_metrics.h"
+#include "server/edge/stream_ticker.h"
 #include "server/edge/version.h"
 #include "server/group_metrics.h"
 #include "server/step_metrics.h"
@@ -142,9 +145,13 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
   WorkerMetrics metrics(&daemon.registry(), role);
   StepMetrics step_metrics(&daemon.registry(), role);
   GroupSeries group(&daemon.registry(), role, options.group);
+  StreamMetrics stream_metrics(&daemon.registry(), role);
+  StreamBudget streams(options.streams.limits());
+  const StreamTicker ticker(&streams);
   // Set while the process below lives and is scraped.
   std::atomic<WorkerProcess*> scraped{nullptr};
   RETURN_IF_ERROR(daemon.StartMetrics([&] {
+    stream_metrics.Set(streams.counts());
     WorkerProcess* const worker = scraped.load();
     if (worker == nullptr) return;
     metrics.SetLoad(SumOf(worker->engines()));
@@ -171,6 +178,7 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
                                           .clock = &process->clock(),
                                           .gate = &daemon.gate(),
                                           .metrics = &metrics,
+                                          .streams = &streams,
                                           .group = group.metrics(),
                                           .balance = group.balance()});
   scraped.store(process.get());

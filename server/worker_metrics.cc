@@ -115,6 +115,9 @@ WorkerMetrics::WorkerMetrics(const Maker& make)
           make.OneGauge("baton_running_requests", "Requests in the batch.")),
       waiting_requests_(
           make.OneGauge("baton_waiting_requests", "Requests in the queue.")),
+      paused_requests_(make.OneGauge(
+          "baton_paused_requests",
+          "Requests of both kinds that stand still for slow readers.")),
       kv_utilization_(make.OneGauge("baton_kv_utilization_ratio",
                                     "Share of the KV pool in use, 0 to 1.")),
       free_blocks_(make.Blocks("free")),
@@ -191,6 +194,7 @@ void WorkerMetrics::SetLoad(const EngineLoad& load) {
   const uint32_t owned = used - std::min(used, others);
   running_requests_.Set(load.running_requests);
   waiting_requests_.Set(load.waiting_requests);
+  paused_requests_.Set(load.paused_requests);
   free_blocks_.Set(load.free_blocks);
   owned_blocks_.Set(owned);
   exported_blocks_.Set(load.exported_blocks);

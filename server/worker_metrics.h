@@ -64,6 +64,7 @@ class WorkerMetrics {
   prometheus::Histogram& kv_transfer_time_;
   prometheus::Gauge& running_requests_;
   prometheus::Gauge& waiting_requests_;
+  prometheus::Gauge& paused_requests_;
   prometheus::Gauge& kv_utilization_;
   prometheus::Gauge& free_blocks_;
   prometheus::Gauge& owned_blocks_;

@@ -94,6 +94,7 @@ TEST_F(WorkerMetricsTest, TheBlocksStatesAddUpAndTheGatewaysGaugesAreOneEach) {
                     .waiting_requests = 2,
                     .importing_requests = 2,
                     .exporting_requests = 1,
+                    .paused_requests = 4,
                     .total_blocks = 20,
                     .free_blocks = 5,
                     .exported_blocks = 4,
@@ -108,6 +109,7 @@ TEST_F(WorkerMetricsTest, TheBlocksStatesAddUpAndTheGatewaysGaugesAreOneEach) {
         "baton_kv_blocks{role=\"decode\",state=\"deferred\"} 2",
         "baton_running_requests{role=\"decode\"} 3",
         "baton_waiting_requests{role=\"decode\"} 2",
+        "baton_paused_requests{role=\"decode\"} 4",
         "baton_kv_transfers{role=\"decode\",direction=\"import\"} 2",
         "baton_kv_transfers{role=\"decode\",direction=\"export\"} 1",
         "baton_kv_utilization_ratio{role=\"decode\"} 0.75"}) {

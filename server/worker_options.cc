@@ -302,6 +302,7 @@ void AddWorkerFlags(Flags* flags, WorkerOptions* options) {
   AddKvFlags(flags, options);
   AddGroupFlags(flags, options);
   AddEplbFlags(flags, options);
+  AddStreamFlags(flags, &options->streams);
   AddDaemonFlags(flags, &options->daemon);
 #ifdef BATON_FAULT_POINTS
   flags->Add(&options->fault_points,

@@ -19,6 +19,7 @@
 #include "kernels/latent_attention.h"
 #include "server/edge/config.h"
 #include "server/edge/daemon.h"
+#include "server/edge/stream_flags.h"
 
 namespace baton {
 
@@ -63,6 +64,8 @@ struct WorkerOptions {
   uint32_t eplb_window = 1000;
   uint32_t eplb_max_layers_in_flight = 4;
 
+  // The router cuts its client first.
+  StreamFlags streams = {.slow_reader_timeout = absl::Seconds(90)};
   DaemonOptions daemon;
   absl::Duration stuck_step_timeout = absl::Minutes(1);
 

@@ -27,20 +27,6 @@ namespace {
 constexpr absl::Duration kCutGrace = absl::Seconds(1);
 // What is left after it gets this long to hear that it was cancelled.
 constexpr std::chrono::milliseconds kCancelGrace(200);
-constexpr int kMaxMetadataBytes = 16 * 1024;
-// Clients may ping this often; a silent one is asked, and gone after both.
-constexpr int kMinPingIntervalMilliseconds = 5'000;
-constexpr int kKeepaliveTimeMilliseconds = 20'000;
-constexpr int kKeepaliveTimeoutMilliseconds = 10'000;
-
-// The limit of a message is looked after when it has been blown up already: a
-// few KiB may have become gigabytes. So they are UNIMPLEMENTED.
-void RefuseCompressedMessages(grpc::ServerBuilder* builder) {
-  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
-    builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
-  }
-  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-}
 
 // Where the handler reports to: a signal handler has no other way to know.
 // Negative while nothing is served.
@@ -182,17 +168,7 @@ absl::Status Daemon::Serve(const std::vector<ServedService>& services) {
   grpc::ServerBuilder builder;
   // A port has one process: without this two may share it silently.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-  builder.AddChannelArgument(
-      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-      kMinPingIntervalMilliseconds);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
-                             kKeepaliveTimeMilliseconds);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
-                             kKeepaliveTimeoutMilliseconds);
-  builder.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
-  RefuseCompressedMessages(&builder);
+  SetGrpcLimits(&builder);
   builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(),
                            &grpc_port_);
   for (const ServedService& served : services) {

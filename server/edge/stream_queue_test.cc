@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -31,131 +32,193 @@ struct TextTraits {
 };
 using Queue = StreamQueue<Text, TextTraits>;
 using Action = Queue::Action;
+using Flow = Queue::Flow;
 
-TEST(StreamQueueTest, WritesOneAtATimeAndCoalescesWhatWaits) {
-  Queue queue(100);
-  ASSERT_EQ(queue.Push({'a', "1"}), Action::kWrite);
-  EXPECT_EQ(queue.Push({'a', "2"}), Action::kNothing);
-  EXPECT_EQ(queue.Push({'a', "3"}), Action::kNothing);
-  EXPECT_EQ(queue.Push({'b', "4"}), Action::kNothing);
-  EXPECT_EQ(queue.message()->text, "1");
-  ASSERT_EQ(queue.OnWriteDone(true), Action::kWrite);
-  EXPECT_EQ(queue.message()->text, "23");
-  ASSERT_EQ(queue.OnWriteDone(true), Action::kWrite);
-  EXPECT_EQ(queue.message()->text, "4");
-  EXPECT_EQ(queue.OnWriteDone(true), Action::kNothing);
+// Its bounds are those of StreamLimits, but for the producer's pauses.
+class StreamQueueTest : public ::testing::Test {
+ protected:
+  std::vector<Flow> TellFlow() {
+    std::vector<Flow> told;
+    while (const auto flow = queue_.TakeFlow()) {
+      told.push_back(*flow);
+      queue_.FlowTold();
+    }
+    return told;
+  }
+
+  StreamBudget budget_{{.pause_bytes = 50, .resume_bytes = 20}};
+  StreamBudget::Account account_{&budget_, [](const absl::Status&) {}};
+  Queue queue_{&account_};
+};
+
+TEST_F(StreamQueueTest, WritesOneAtATimeAndCoalescesWhatWaits) {
+  ASSERT_EQ(queue_.Push({'a', "1"}), Action::kWrite);
+  EXPECT_EQ(queue_.Push({'a', "2"}), Action::kNothing);
+  EXPECT_EQ(queue_.Push({'a', "3"}), Action::kNothing);
+  EXPECT_EQ(queue_.Push({'b', "4"}), Action::kNothing);
+  EXPECT_EQ(queue_.message()->text, "1");
+  ASSERT_EQ(queue_.OnWriteDone(true), Action::kWrite);
+  EXPECT_EQ(queue_.message()->text, "23");
+  ASSERT_EQ(queue_.OnWriteDone(true), Action::kWrite);
+  EXPECT_EQ(queue_.message()->text, "4");
+  EXPECT_EQ(queue_.OnWriteDone(true), Action::kNothing);
 }
 
-TEST(StreamQueueTest, CoalescesWhatTakesTurns) {
-  Queue queue(100);
-  ASSERT_EQ(queue.Push({'x', "0"}), Action::kWrite);
+TEST_F(StreamQueueTest, CoalescesWhatTakesTurns) {
+  ASSERT_EQ(queue_.Push({'x', "0"}), Action::kWrite);
   for (const char* text : {"1", "2", "3"}) {
     for (const char kind : {'a', 'b', 'c'}) {
-      EXPECT_EQ(queue.Push({kind, text}), Action::kNothing);
+      EXPECT_EQ(queue_.Push({kind, text}), Action::kNothing);
     }
   }
   for (const char kind : {'a', 'b', 'c'}) {
-    ASSERT_EQ(queue.OnWriteDone(true), Action::kWrite);
-    EXPECT_EQ(queue.message()->kind, kind);
-    EXPECT_EQ(queue.message()->text, "123");
+    ASSERT_EQ(queue_.OnWriteDone(true), Action::kWrite);
+    EXPECT_EQ(queue_.message()->kind, kind);
+    EXPECT_EQ(queue_.message()->text, "123");
   }
-  EXPECT_EQ(queue.OnWriteDone(true), Action::kNothing);
+  EXPECT_EQ(queue_.OnWriteDone(true), Action::kNothing);
 }
 
-TEST(StreamQueueTest, TriesOnlySoManyToCoalesce) {
-  Queue queue(100'000);
-  ASSERT_EQ(queue.Push({'x', "0"}), Action::kWrite);
+TEST_F(StreamQueueTest, TriesOnlySoManyToCoalesce) {
+  ASSERT_EQ(queue_.Push({'x', "0"}), Action::kWrite);
   const auto push = [&](int kinds) {
     for (int i = 0; i < kinds; ++i) {
-      ASSERT_EQ(queue.Push({static_cast<char>(i), "1"}), Action::kNothing);
+      ASSERT_EQ(queue_.Push({static_cast<char>(i), "1"}), Action::kNothing);
     }
   };
   const auto drain = [&] {
     size_t writes = 0;
-    while (queue.OnWriteDone(true) == Action::kWrite) ++writes;
+    while (queue_.OnWriteDone(true) == Action::kWrite) ++writes;
     return writes;
   };
   const int distance = static_cast<int>(Queue::kMaxMergeDistance);
   push(distance);
   push(distance);
   EXPECT_EQ(drain(), Queue::kMaxMergeDistance);
-  ASSERT_EQ(queue.Push({'x', "0"}), Action::kWrite);
+  ASSERT_EQ(queue_.Push({'x', "0"}), Action::kWrite);
   push(distance + 1);
-  ASSERT_EQ(queue.Push({0, "1"}), Action::kNothing);  // The first is too far.
+  ASSERT_EQ(queue_.Push({0, "1"}), Action::kNothing);  // The first is too far.
   EXPECT_EQ(drain(), Queue::kMaxMergeDistance + 2);
 }
 
-TEST(StreamQueueTest, FinishesOnceAfterAllIsWritten) {
-  Queue queue(100);
-  ASSERT_EQ(queue.Push({'a', "1"}), Action::kWrite);
-  EXPECT_EQ(queue.Push({'a', "2"}), Action::kNothing);
-  EXPECT_EQ(queue.End(absl::AbortedError("why")), Action::kNothing);
-  ASSERT_EQ(queue.OnWriteDone(true), Action::kWrite);
-  ASSERT_EQ(queue.OnWriteDone(true), Action::kFinish);
-  EXPECT_EQ(queue.status(), absl::AbortedError("why"));
-  EXPECT_EQ(queue.OnPeerGone(), Action::kNothing);
+TEST_F(StreamQueueTest, FinishesOnceAfterAllIsWritten) {
+  ASSERT_EQ(queue_.Push({'a', "1"}), Action::kWrite);
+  EXPECT_EQ(queue_.Push({'a', "2"}), Action::kNothing);
+  EXPECT_EQ(queue_.End(absl::AbortedError("why")), Action::kNothing);
+  ASSERT_EQ(queue_.OnWriteDone(true), Action::kWrite);
+  ASSERT_EQ(queue_.OnWriteDone(true), Action::kFinish);
+  EXPECT_EQ(queue_.status(), absl::AbortedError("why"));
+  EXPECT_EQ(queue_.OnPeerGone(), Action::kNothing);
 }
 
-TEST(StreamQueueTest, AnEmptyStreamFinishesAtItsEnd) {
-  Queue queue(100);
-  EXPECT_EQ(queue.End(absl::OkStatus()), Action::kFinish);
+TEST_F(StreamQueueTest, AnEmptyStreamFinishesAtItsEnd) {
+  EXPECT_EQ(queue_.End(absl::OkStatus()), Action::kFinish);
 }
 
-TEST(StreamQueueTest, APeerThatIsGoneDropsTheQueueAndWaitsForTheEnd) {
-  Queue queue(100);
-  ASSERT_EQ(queue.Push({'a', "1"}), Action::kWrite);
-  EXPECT_EQ(queue.Push({'a', "2"}), Action::kNothing);
-  EXPECT_EQ(queue.OnPeerGone(), Action::kNothing);
-  EXPECT_EQ(queue.OnWriteDone(false), Action::kNothing);
-  EXPECT_EQ(queue.Push({'a', "3"}), Action::kNothing);
-  EXPECT_EQ(queue.End(absl::CancelledError("")), Action::kFinish);
+TEST_F(StreamQueueTest, APeerThatIsGoneDropsTheQueueAndWaitsForTheEnd) {
+  ASSERT_EQ(queue_.Push({'a', "1"}), Action::kWrite);
+  EXPECT_EQ(queue_.Push({'a', "2"}), Action::kNothing);
+  EXPECT_EQ(queue_.OnPeerGone(), Action::kNothing);
+  EXPECT_EQ(queue_.OnWriteDone(false), Action::kNothing);
+  EXPECT_EQ(queue_.Push({'a', "3"}), Action::kNothing);
+  EXPECT_EQ(queue_.End(absl::CancelledError("")), Action::kFinish);
 }
 
-TEST(StreamQueueTest, AFailedWriteIsAPeerThatIsGone) {
-  Queue queue(100);
-  ASSERT_EQ(queue.Push({'a', "1"}), Action::kWrite);
-  EXPECT_EQ(queue.Push({'b', "2"}), Action::kNothing);
-  EXPECT_EQ(queue.End(absl::OkStatus()), Action::kNothing);
-  EXPECT_EQ(queue.OnWriteDone(false), Action::kFinish);
+TEST_F(StreamQueueTest, AFailedWriteIsAPeerThatIsGone) {
+  ASSERT_EQ(queue_.Push({'a', "1"}), Action::kWrite);
+  EXPECT_EQ(queue_.Push({'b', "2"}), Action::kNothing);
+  EXPECT_EQ(queue_.End(absl::OkStatus()), Action::kNothing);
+  EXPECT_EQ(queue_.OnWriteDone(false), Action::kFinish);
 }
 
-TEST(StreamQueueTest, NeverFinishesOverAWriteInFlight) {
-  Queue queue(100);
-  ASSERT_EQ(queue.Push({'a', "1"}), Action::kWrite);
-  EXPECT_EQ(queue.OnPeerGone(), Action::kNothing);
-  EXPECT_EQ(queue.End(absl::CancelledError("")), Action::kNothing);
-  EXPECT_EQ(queue.OnWriteDone(false), Action::kFinish);
+TEST_F(StreamQueueTest, NeverFinishesOverAWriteInFlight) {
+  ASSERT_EQ(queue_.Push({'a', "1"}), Action::kWrite);
+  EXPECT_EQ(queue_.OnPeerGone(), Action::kNothing);
+  EXPECT_EQ(queue_.End(absl::CancelledError("")), Action::kNothing);
+  EXPECT_EQ(queue_.OnWriteDone(false), Action::kFinish);
 }
 
-TEST(StreamQueueTest, CutsAReaderAtTheBoundOnceAndTakesWhatFits) {
-  Queue queue(kMessageBytes + 4);
-  ASSERT_EQ(queue.Push({'a', "1"}), Action::kWrite);
-  EXPECT_EQ(queue.Push({'a', "1234"}), Action::kNothing);
-  EXPECT_EQ(queue.Push({'a', "5"}), Action::kCut);
-  EXPECT_EQ(queue.Push({'a', "6"}), Action::kNothing);
-  EXPECT_EQ(queue.OnWriteDone(false), Action::kNothing);
-  EXPECT_EQ(queue.End(absl::CancelledError("")), Action::kFinish);
-}
-
-TEST(StreamQueueTest, AMessageThatNothingWaitsBeforeMayPassTheBound) {
-  Queue queue(kMessageBytes + 4);
-  ASSERT_EQ(queue.Push({'a', "longer"}), Action::kWrite);
-  EXPECT_EQ(queue.Push({'a', "longer"}), Action::kNothing);
-  ASSERT_EQ(queue.OnWriteDone(true), Action::kWrite);
-  EXPECT_EQ(queue.message()->text, "longer");
-  EXPECT_EQ(queue.Push({'a', "longer"}), Action::kNothing);
-  EXPECT_EQ(queue.Push({'a', "1"}), Action::kCut);
-}
-
-TEST(StreamQueueTest, MergedMessagesGiveTheirBytesBack) {
-  Queue queue(2 * kMessageBytes + 4);
-  ASSERT_EQ(queue.Push({'a', "1"}), Action::kWrite);
+TEST_F(StreamQueueTest, MergedMessagesGiveTheirBytesBack) {
+  ASSERT_EQ(queue_.Push({'a', "1"}), Action::kWrite);
   for (int merge = 0; merge < 10'000; ++merge) {
-    ASSERT_EQ(queue.Push({'a', "12"}), Action::kNothing);
-    ASSERT_EQ(queue.Push({'a', "34"}), Action::kNothing) << merge;
-    ASSERT_EQ(queue.OnWriteDone(true), Action::kWrite);
-    ASSERT_EQ(queue.message()->text, "1234");
+    ASSERT_EQ(queue_.Push({'a', "12"}), Action::kNothing);
+    ASSERT_EQ(queue_.Push({'a', "34"}), Action::kNothing) << merge;
+    ASSERT_EQ(budget_.counts().bytes,
+              2 * kMessageBytes + (merge == 0 ? 1 : 4) + 4);
+    ASSERT_EQ(queue_.OnWriteDone(true), Action::kWrite);
+    ASSERT_EQ(queue_.message()->text, "1234");
   }
+  ASSERT_EQ(queue_.OnWriteDone(true), Action::kNothing);
+  EXPECT_EQ(budget_.counts().bytes, 0u);
+}
+
+TEST_F(StreamQueueTest, MergesNoFurtherThanAWriteShouldBe) {
+  const std::string big(Queue::kMaxMergedBytes - kMessageBytes - 1, 'x');
+  ASSERT_EQ(queue_.Push({'a', "1"}), Action::kWrite);
+  EXPECT_EQ(queue_.Push({'a', "2"}), Action::kNothing);
+  EXPECT_EQ(queue_.Push({'a', big}), Action::kNothing);
+  // It would fit behind the 2, but belongs behind what is big.
+  EXPECT_EQ(queue_.Push({'a', "3"}), Action::kNothing);
+  ASSERT_EQ(queue_.OnWriteDone(true), Action::kWrite);
+  EXPECT_EQ(queue_.message()->text, "2");
+  ASSERT_EQ(queue_.OnWriteDone(true), Action::kWrite);
+  EXPECT_EQ(queue_.message()->text, big);
+  ASSERT_EQ(queue_.OnWriteDone(true), Action::kWrite);
+  EXPECT_EQ(queue_.message()->text, "3");
+}
+
+TEST_F(StreamQueueTest, PausesAProducerWhenItIsHighAndLetsItGoOnWhenItIsLow) {
+  ASSERT_EQ(queue_.Push({'a', std::string(100, 'x')}), Action::kWrite);
+  EXPECT_TRUE(TellFlow().empty());  // Nothing waits.
+  EXPECT_EQ(queue_.Push({'a', std::string(15, 'x')}), Action::kNothing);
+  EXPECT_EQ(queue_.Push({'b', std::string(14, 'x')}), Action::kNothing);
+  EXPECT_TRUE(TellFlow().empty());
+  EXPECT_EQ(queue_.Push({'c', ""}), Action::kNothing);
+  EXPECT_EQ(TellFlow(), std::vector{Flow::kPause});
+  EXPECT_EQ(budget_.counts().paused, 1u);
+  // What was under way still comes.
+  EXPECT_EQ(queue_.Push({'c', "late"}), Action::kNothing);
+  EXPECT_TRUE(TellFlow().empty());
+  ASSERT_EQ(queue_.OnWriteDone(true), Action::kWrite);
+  EXPECT_TRUE(TellFlow().empty());  // Two are left.
+  ASSERT_EQ(queue_.OnWriteDone(true), Action::kWrite);
+  EXPECT_EQ(TellFlow(), std::vector{Flow::kGoOn});
+  EXPECT_EQ(budget_.counts().paused, 0u);
+  EXPECT_EQ(budget_.counts().pauses, 1u);
+}
+
+TEST_F(StreamQueueTest, OneThreadAtATimeTellsTheFlowAndTheNewestLast) {
+  const std::string much(60, 'x');
+  ASSERT_EQ(queue_.Push({'a', ""}), Action::kWrite);
+  EXPECT_EQ(queue_.Push({'a', much}), Action::kNothing);
+  ASSERT_EQ(queue_.TakeFlow(), Flow::kPause);
+  // Another thread, before the pause is told.
+  ASSERT_EQ(queue_.OnWriteDone(true), Action::kWrite);
+  EXPECT_EQ(queue_.TakeFlow(), std::nullopt);
+  queue_.FlowTold();
+  EXPECT_EQ(TellFlow(), std::vector{Flow::kGoOn});
+  // What is over again before anybody asks is not told.
+  EXPECT_EQ(queue_.Push({'a', much}), Action::kNothing);
+  ASSERT_EQ(queue_.OnWriteDone(true), Action::kWrite);
+  EXPECT_TRUE(TellFlow().empty());
+}
+
+TEST_F(StreamQueueTest, AProducerThatHasEndedIsToldNothing) {
+  ASSERT_EQ(queue_.Push({'a', ""}), Action::kWrite);
+  EXPECT_EQ(queue_.Push({'a', std::string(60, 'x')}), Action::kNothing);
+  EXPECT_EQ(queue_.End(absl::OkStatus()), Action::kNothing);
+  EXPECT_TRUE(TellFlow().empty());
+}
+
+TEST_F(StreamQueueTest, OfAPeerThatIsGoneNothingIsKept) {
+  ASSERT_EQ(queue_.Push({'a', ""}), Action::kWrite);
+  EXPECT_EQ(queue_.Push({'a', std::string(60, 'x')}), Action::kNothing);
+  EXPECT_EQ(TellFlow(), std::vector{Flow::kPause});
+  EXPECT_EQ(queue_.OnPeerGone(), Action::kNothing);
+  EXPECT_EQ(budget_.counts().bytes, kMessageBytes);  // Being written.
+  EXPECT_EQ(queue_.OnWriteDone(false), Action::kNothing);
+  EXPECT_EQ(budget_.counts().bytes, 0u);
+  EXPECT_EQ(budget_.counts().paused, 0u);
 }
 
 // A call as gRPC would run it: the transport's thread reports writes, another
@@ -163,7 +226,7 @@ TEST(StreamQueueTest, MergedMessagesGiveTheirBytesBack) {
 class Call {
  public:
   Call(bool cancels, uint32_t seed) : seed_(seed) {
-    queue_ = std::make_unique<Queue>(1 << 20);
+    queue_ = std::make_unique<Queue>(&account_);
     transport_ = std::thread([this] { Transport(); });
     if (cancels) canceller_ = std::thread([this] { Cancel(); });
   }
@@ -210,6 +273,8 @@ class Call {
 
   static constexpr int kNone = 0, kWrite = 1, kFinish = 2;
   const uint32_t seed_;
+  StreamBudget budget_{{}};
+  StreamBudget::Account account_{&budget_, [](const absl::Status&) {}};
   std::unique_ptr<Queue> queue_;
   std::shared_ptr<std::string> received_ = std::make_shared<std::string>();
   std::atomic<int> event_{kNone};
@@ -218,7 +283,7 @@ class Call {
   std::thread canceller_;
 };
 
-TEST(StreamQueueTest, DeliversEverythingInOrderAcrossThreads) {
+TEST(StreamQueueThreadsTest, DeliversEverythingInOrderAcrossThreads) {
   for (uint32_t round = 0; round < 30; ++round) {
     std::shared_ptr<std::string> received;
     std::string sent;
@@ -236,7 +301,7 @@ TEST(StreamQueueTest, DeliversEverythingInOrderAcrossThreads) {
   }
 }
 
-TEST(StreamQueueTest, ACancelAtAnyTimeEndsTheCallWithAPrefixDelivered) {
+TEST(StreamQueueThreadsTest, ACancelAtAnyTimeEndsTheCallWithAPrefixDelivered) {
   for (uint32_t round = 0; round < 100; ++round) {
     std::shared_ptr<std::string> received;
     std::string sent;

@@ -4,17 +4,15 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <cstddef>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "server/edge/call_handle.h"
 #include "server/edge/grpc_status.h"
+#include "server/edge/stream_budget.h"
 #include "server/edge/stream_queue.h"
 
 namespace baton {
-
-// Bytes that may wait for one slow reader before its call is cut.
-inline constexpr size_t kMaxQueuedStreamBytes = 256 * 1024;
 
 // Send and End: one producer's thread at a time; the rest is gRPC's. The
 // reactor deletes itself once End was called and the call is over: after End
@@ -22,17 +20,23 @@ inline constexpr size_t kMaxQueuedStreamBytes = 256 * 1024;
 //
 //   class TokenReactor final : public StreamReactor<Response, Traits> {
 //     void OnPeerGone() override { engine_->Abort(id_); }   // only notifies
+//     void OnFlow(bool paused) override { engine_->SetPaused(id_, paused); }
 //   };
 template <typename Message, typename Traits>
 class StreamReactor : public grpc::ServerWriteReactor<Message> {
  public:
-  // num_answers: that take turns on this stream; each may have as many bytes
-  // waiting as a stream of its own.
-  explicit StreamReactor(grpc::CallbackServerContext* context,
-                         size_t num_answers = 1)
-      : context_(context), queue_(num_answers * kMaxQueuedStreamBytes) {}
+  // Borrows the budget.
+  StreamReactor(grpc::CallbackServerContext* context, StreamBudget* budget)
+      : account_(budget, [call = CallHandle(context)](
+                             const absl::Status& status) { call.Cut(status); }),
+        queue_(&account_) {}
 
-  void Send(Message message) { Do(queue_.Push(std::move(message))); }
+  void Send(Message message) {
+    const Action action = queue_.Push(std::move(message));
+    TellFlow();
+    Do(action);
+    account_.Settle();
+  }
   void End(absl::Status status) { Do(queue_.End(std::move(status))); }
 
  protected:
@@ -41,13 +45,25 @@ class StreamReactor : public grpc::ServerWriteReactor<Message> {
   // The client is gone, or was cut. Must only notify: End comes from the
   // producer. May come after End, or not at all.
   virtual void OnPeerGone() = 0;
+  // The reader has fallen behind, or has caught up: what is sent from now on
+  // waits in memory, or does no more. In their order, one at a time, in the
+  // producer's Send or on gRPC's threads. Must only notify.
+  virtual void OnFlow(bool paused) = 0;
   // The call is over; `this` is deleted next.
   virtual void OnCallOver() {}
 
+  // Of a call whose peer is gone: since it was too slow.
+  bool is_cut() const { return account_.is_cut(); }
+
  private:
   using Queue = StreamQueue<Message, Traits>;
+  using Action = typename Queue::Action;
 
-  void OnWriteDone(bool ok) final { Do(queue_.OnWriteDone(ok)); }
+  void OnWriteDone(bool ok) final {
+    const Action action = queue_.OnWriteDone(ok);
+    TellFlow();
+    Do(action);
+  }
   void OnCancel() final {
     // First: after Do the call may be over.
     OnPeerGone();
@@ -58,25 +74,30 @@ class StreamReactor : public grpc::ServerWriteReactor<Message> {
     delete this;
   }
 
+  // Before End, or in gRPC's call, which OnDone waits for.
+  void TellFlow() {
+    while (const auto flow = queue_.TakeFlow()) {
+      OnFlow(*flow == Queue::Flow::kPause);
+      queue_.FlowTold();
+    }
+  }
+
   // Without the lock: OnDone may delete `this` on another thread before
   // StartWrite or Finish return.
-  void Do(typename Queue::Action action) {
+  void Do(Action action) {
     switch (action) {
-      case Queue::Action::kNothing:
+      case Action::kNothing:
         return;
-      case Queue::Action::kWrite:
+      case Action::kWrite:
         this->StartWrite(queue_.message());
         return;
-      case Queue::Action::kFinish:
+      case Action::kFinish:
         this->Finish(ToGrpcStatus(queue_.status()));
-        return;
-      case Queue::Action::kCut:
-        context_->TryCancel();
         return;
     }
   }
 
-  grpc::CallbackServerContext* const context_;
+  StreamBudget::Account account_;
   Queue queue_;
 };
 

@@ -51,13 +51,8 @@ void Admission::Leave(AdmissionTicket ticket) {
       live_client_ids_.erase(id->second);
       client_ids_.erase(id);
     }
-    if (waiting_.erase(ticket) > 0) return;
-    CHECK_GT(num_running_, 0u);
-    --num_running_;
-    if (waiting_.empty()) return;
-    ++num_running_;
-    to_start_.push_back(std::move(waiting_.begin()->second.start));
-    waiting_.erase(waiting_.begin());
+    if (waiting_.erase(ticket) > 0 || paused_.erase(ticket) > 0) return;
+    FreePlace();
   }
   StartNext();
 }
@@ -75,6 +70,31 @@ uint64_t Admission::ShedWaiting(const absl::Status& status) {
   }
   for (ShedFunction& shed : sheds) shed(status);
   return sheds.size();
+}
+
+void Admission::SetPaused(AdmissionTicket ticket, bool paused) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!paused) {
+      num_running_ += static_cast<uint32_t>(paused_.erase(ticket));
+      return;
+    }
+    CHECK(!waiting_.contains(ticket));
+    if (!paused_.insert(ticket).second) return;
+    FreePlace();
+  }
+  StartNext();
+}
+
+void Admission::FreePlace() {
+  CHECK_GT(num_running_, 0u);
+  --num_running_;
+  if (waiting_.empty() || num_running_ >= options_.max_concurrent_requests) {
+    return;
+  }
+  ++num_running_;
+  to_start_.push_back(std::move(waiting_.begin()->second.start));
+  waiting_.erase(waiting_.begin());
 }
 
 void Admission::StartNext() {

@@ -48,6 +48,11 @@ class Admission final {
 
   // Tells the younger half of those that wait, with this status; how many.
   uint64_t ShedWaiting(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whose turn has come: a request that is paused gives its place up, and needs
+  // none to go on. So more may work at once for a while, but none that waits
+  // for its client keeps another one waiting.
+  void SetPaused(AdmissionTicket ticket, bool paused)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   uint32_t num_running() const ABSL_LOCKS_EXCLUDED(mutex_);
   uint32_t num_waiting() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -59,11 +64,14 @@ class Admission final {
   };
 
   void StartNext() ABSL_LOCKS_EXCLUDED(mutex_);
+  // To the first that waits, while there are any.
+  void FreePlace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
 
   mutable absl::Mutex mutex_;
   uint32_t num_running_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_set<AdmissionTicket> paused_ ABSL_GUARDED_BY(mutex_);
   std::map<AdmissionTicket, Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   // Their turn has come; one thread at a time calls them, in a loop, so that
   // requests that end at once do not nest.

@@ -23,6 +23,29 @@ class AdmissionTest : public ::testing::Test {
   std::vector<uint64_t> started_;
 };
 
+TEST_F(AdmissionTest, APausedRequestGivesItsPlaceAndNeedsNoneToGoOn) {
+  Admission admission({.max_concurrent_requests = 2, .max_queued_requests = 3});
+  for (uint64_t i = 1; i <= 4; ++i) EXPECT_TRUE(Enter(&admission, i).ok());
+  admission.SetPaused(Ticket(1), true);
+  admission.SetPaused(Ticket(1), true);  // Nothing new.
+  EXPECT_EQ(started_, (std::vector<uint64_t>{1, 2, 3}));
+  EXPECT_EQ(admission.num_running(), 2u);
+  admission.SetPaused(Ticket(1), false);
+  admission.SetPaused(Ticket(1), false);
+  EXPECT_EQ(admission.num_running(), 3u);
+  // One too many: its place is nobody's.
+  admission.Leave(Ticket(2));
+  EXPECT_EQ(admission.num_running(), 2u);
+  EXPECT_EQ(admission.num_waiting(), 1u);
+  admission.SetPaused(Ticket(3), true);
+  EXPECT_EQ(started_, (std::vector<uint64_t>{1, 2, 3, 4}));
+  admission.Leave(Ticket(3));  // Paused: it has none to give.
+  EXPECT_EQ(admission.num_running(), 2u);
+  admission.Leave(Ticket(1));
+  admission.Leave(Ticket(4));
+  EXPECT_EQ(admission.num_running(), 0u);
+}
+
 TEST_F(AdmissionTest, StartsUpToTheBoundAndTheRestInOrder) {
   Admission admission({.max_concurrent_requests = 2, .max_queued_requests = 3});
   for (uint64_t i = 1; i <= 5; ++i) EXPECT_TRUE(Enter(&admission, i).ok());

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/baton/v1/inference.pb.h"
 #include "server/edge/request_gate.h"
+#include "server/edge/stream_budget.h"
 #include "server/edge/stream_reactor.h"
 
 namespace baton {
@@ -62,25 +63,28 @@ struct GenerateResponseTraits {
 };
 
 // Why a call ends before its answer does.
-enum class EarlyEnd { kClientGone, kCut };
+enum class EarlyEnd { kClientGone, kSlowReader, kCut };
 
 class GenerateReactor final
     : public StreamReactor<v1::GenerateResponse, GenerateResponseTraits> {
  public:
   using OnEarlyEnd = absl::AnyInvocable<void(EarlyEnd)>;
+  using OnFlowChange = absl::AnyInvocable<void(bool paused)>;
 
-  // Leaves `gate` at the very end; null: it was not entered. As much waits for
-  // a slow reader of n samples as for n readers.
+  // Leaves `gate` at the very end; null: it was not entered.
   GenerateReactor(grpc::CallbackServerContext* context, RequestGate* gate,
-                  uint32_t num_samples = 1)
-      : StreamReactor(context, num_samples), gate_(gate) {
+                  StreamBudget* streams)
+      : StreamReactor(context, streams), gate_(gate) {
     if (gate_ == nullptr) return;
     gate_->OnCut(this, [early = early_] { early->Happen(EarlyEnd::kCut); });
   }
 
-  // Once, by whoever will End. `on_early_end` is called when the client goes or
-  // the gate cuts, whichever is first, or at once if that was before.
-  void Attach(OnEarlyEnd on_early_end) {
+  // Once, by whoever will send and End. `on_early_end` is called when the
+  // client goes or the gate cuts, whichever is first, or at once if that was
+  // before; `on_flow` when the client reads more slowly than is sent, and when
+  // it has caught up.
+  void Attach(OnEarlyEnd on_early_end, OnFlowChange on_flow) {
+    on_flow_ = std::move(on_flow);
     // The reactor may be gone as soon as the other side knows.
     const std::shared_ptr<Early> early = early_;  // See early_.
     early->Attach(std::move(on_early_end));
@@ -123,12 +127,16 @@ class GenerateReactor final
     OnEarlyEnd on_early_end_ ABSL_GUARDED_BY(mutex_);
   };
 
-  void OnPeerGone() override { early_->Happen(EarlyEnd::kClientGone); }
+  void OnPeerGone() override {
+    early_->Happen(is_cut() ? EarlyEnd::kSlowReader : EarlyEnd::kClientGone);
+  }
+  void OnFlow(bool paused) override { on_flow_(paused); }
   void OnCallOver() override {
     if (gate_ != nullptr) gate_->Leave(this);
   }
 
   RequestGate* const gate_;
+  OnFlowChange on_flow_;
   // Shared with the gate, which may cut the call while it ends.
   const std::shared_ptr<Early> early_ = std::make_shared<Early>();
 };

@@ -63,6 +63,7 @@ struct GenerationActions {
   std::optional<SampleOfAttempt> abort = std::nullopt;
   // OnGraceEnded after the grace.
   std::optional<uint32_t> start_grace = std::nullopt;
+  bool flow = false;    // The client's pace is another: follow it.
   bool send = false;    // What TakeResponses() gives.
   bool finish = false;  // End the client's call with status(). Once.
 

@@ -8,6 +8,7 @@
 #include "base/logging.h"
 #include "server/edge/grpc_status.h"
 #include "server/edge/request_gate.h"
+#include "server/edge/stream_budget.h"
 #include "server/router/prefix_table.h"
 
 namespace baton {
@@ -92,6 +93,10 @@ void GenerationCall::Start() {
 absl::Status GenerationCall::StatusOf(
     EarlyEnd why, std::chrono::system_clock::time_point deadline) {
   if (why == EarlyEnd::kCut) return DrainingError();
+  if (why == EarlyEnd::kSlowReader) {
+    return WithReason(absl::AbortedError("the client reads too slowly"),
+                      kSlowReaderReason);
+  }
   if (HasPassed(deadline)) {
     return absl::DeadlineExceededError("the deadline has passed");
   }
@@ -102,6 +107,16 @@ void GenerationCall::OnEarlyEnd(EarlyEnd why) {
   const absl::Status status = StatusOf(why, deadline_);
   Handle([&status](Generation& generation, absl::Time now) {
     return generation.OnEarlyEnd(status, now);
+  });
+}
+
+// Actions are carried out in their order, so the newest pace is the last one.
+void GenerationCall::OnFlow(bool paused) {
+  client_paused_.store(paused);
+  Handle([](Generation&, absl::Time) {
+    GenerationActions actions;
+    actions.flow = true;
+    return actions;
   });
 }
 
@@ -171,6 +186,7 @@ void GenerationCall::Perform(const GenerationActions& actions) {
                  return generation.OnGraceEnded(number, now);
                });
   }
+  if (actions.flow) FollowClient(client_paused_.load());
   if (actions.send) SendResponses();
   if (actions.finish) Finish();
 }
@@ -298,6 +314,7 @@ void GenerationCall::StartPrefill(Calls* calls) {
               calls->number, EndAtWorker(status, self->deadline_), now);
         });
       });
+  calls->prefill->SetPaused(client_paused_.load());
   calls->prefill_worker->client().StartPrefill(request, WorkerDeadline(),
                                                calls->prefill.get());
 }
@@ -328,6 +345,7 @@ void GenerationCall::StartDecode(Calls* calls) {
               calls->number, EndAtWorker(status, self->deadline_), now);
         });
       });
+  calls->decode->SetPaused(client_paused_.load());
   calls->decode_worker->client().StartDecode(request, WorkerDeadline(),
                                              calls->decode.get());
 }
@@ -364,6 +382,15 @@ void GenerationCall::StartTimer(Calls* calls, absl::Duration duration,
         const auto last = std::move(self);
         if (expired) last->Handle(event);
       });
+}
+
+void GenerationCall::FollowClient(bool paused) {
+  if (finished_) return;
+  for (const auto& calls : calls_) {
+    if (calls->prefill != nullptr) calls->prefill->SetPaused(paused);
+    if (calls->decode != nullptr) calls->decode->SetPaused(paused);
+  }
+  if (in_queue_) router_.admission().SetPaused(ticket_, paused);
 }
 
 void GenerationCall::SendResponses() {
@@ -409,6 +436,8 @@ void GenerationCall::Finish() {
     status = generation_.status();
     summary = generation_.summary();
   }
+  FollowClient(false);  // Calls that are over hear of their ends.
+  finished_ = true;
   ReleaseUnstarted();
   for (const auto& calls : calls_) calls->timer.reset();
   if (!calls_.empty()) router_.retry_budget().OnEnded(num_samples_);

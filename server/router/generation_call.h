@@ -4,6 +4,7 @@
 
 #include <grpcpp/alarm.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -57,6 +58,9 @@ class GenerationCall final
   // What a client hears whose call ends so.
   static absl::Status StatusOf(EarlyEnd why,
                                std::chrono::system_clock::time_point deadline);
+  // The client has fallen behind: nothing more is read from the workers until
+  // it has caught up.
+  void OnFlow(bool paused);
 
  private:
   // One attempt's calls, and where they go.
@@ -99,6 +103,7 @@ class GenerationCall final
   // In the place of an older one.
   template <typename Event>
   void StartTimer(Calls* calls, absl::Duration duration, Event event);
+  void FollowClient(bool paused);
   void SendResponses();
   void ObserveTokens(const v1::GenerateChunk& chunk);
   void Finish();
@@ -129,13 +134,16 @@ class GenerationCall final
   const uint32_t num_prompt_tokens_;
   const std::vector<PrefixKey> prefix_keys_;
 
+  std::atomic<bool> client_paused_{false};
+
   absl::Mutex mutex_;
   Generation generation_ ABSL_GUARDED_BY(mutex_);
   bool performing_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<GenerationActions> pending_ ABSL_GUARDED_BY(mutex_);
 
   // Of the thread that carries out.
-  bool in_queue_ = false;                      // Or past it: it must leave.
+  bool in_queue_ = false;  // Or past it: it must leave.
+  bool finished_ = false;
   std::vector<std::unique_ptr<Calls>> calls_;  // By attempt.
   bool has_token_ = false;
   std::vector<absl::Time> last_tokens_;  // Of each sample.

@@ -28,14 +28,13 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const absl::Time arrival = router_.clock().Now();
   if (absl::Status status = gate_.Enter(); !status.ok()) {
-    auto* const refused = new GenerateReactor(context, nullptr);
+    auto* const refused =
+        new GenerateReactor(context, nullptr, &router_.streams());
     Refuse(std::move(status), refused);
     return refused;
   }
-  // Not validated yet.
-  const uint32_t num_samples =
-      std::clamp(request->sampling().n(), 1u, kMaxSamples);
-  auto* const reactor = new GenerateReactor(context, &gate_, num_samples);
+  auto* const reactor =
+      new GenerateReactor(context, &gate_, &router_.streams());
   absl::StatusOr<ModelBounds> bounds = router_.Bounds();
   absl::Status status = bounds.ok() ? ValidateGenerateRequest(*request, *bounds)
                                     : bounds.status();
@@ -71,7 +70,8 @@ void InferenceService::Begin(const v1::GenerateRequest& request,
   GenerateReactor* const reactor = options.client;
   // Shared with whoever may still bring it an event; see generation_call.h.
   auto call = std::make_shared<GenerationCall>(*std::move(plan), options);
-  reactor->Attach([call](EarlyEnd why) { call->OnEarlyEnd(why); });
+  reactor->Attach([call](EarlyEnd why) { call->OnEarlyEnd(why); },
+                  [call](bool paused) { call->OnFlow(paused); });
   call->Start();
 }
 

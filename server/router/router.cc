@@ -40,7 +40,13 @@ Router::Router(Options options, const TextModel* text,
       nonce_(RandomBits()),
       admission_(options_.admission),
       metrics_(registry),
+<<<<<<< HEAD
       retry_budget_(options_.retry_budget),
+=======
+      stream_metrics_(registry, "router"),
+      streams_(options_.streams),
+      ticker_(&streams_),
+>>>>>>> 82765a6 (Slow readers are paused, then cut: a bound for each stream, for all of a process, and in time)
       pool_({.workers = options_.workers,
              .text_hash = text->text_hash,
              .vocab_size = text->vocab_size,
@@ -101,6 +107,7 @@ void Router::UpdateGauges() {
   metrics_.waiting_requests.Set(admission_.num_waiting());
   metrics_.ejected_workers.Set(pool_.num_ejected());
   metrics_.SetWorkers(pool_.CountStates());
+  stream_metrics_.Set(streams_.counts());
 }
 
 absl::StatusOr<ModelBounds> Router::Bounds() const {

@@ -27,6 +27,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "server/edge/stream_budget.h"
+#include "server/edge/stream_metrics.h"
+#include "server/edge/stream_ticker.h"
 #include "server/router/admission.h"
 #include "server/router/outlier_ejection.h"
 #include "server/router/retry_budget.h"
@@ -50,6 +53,7 @@ class Router final {
     std::function<std::unique_ptr<RoutingPolicy>(v1::WorkerRole)> make_policy;
     OutlierEjection::Options ejection;
     Admission::Options admission;
+    StreamLimits streams;
     uint32_t max_retries = 2;
     RetryBudget::Options retry_budget;
     // How long a request waits for workers when none is ready.
@@ -76,6 +80,7 @@ class Router final {
   Admission& admission() { return admission_; }
   WorkerPool& pool() { return pool_; }
   RouterMetrics& metrics() { return metrics_; }
+  StreamBudget& streams() { return streams_; }
   ServiceTimes& service_times() { return service_times_; }
   // As WorkerConnections'.
   void SetWorkers(std::vector<WorkerAddress> workers);
@@ -114,6 +119,9 @@ class Router final {
   ServiceTimes service_times_;
   RouterMetrics metrics_;
   RetryBudget retry_budget_;
+  StreamMetrics stream_metrics_;
+  StreamBudget streams_;
+  const StreamTicker ticker_;
   WorkerPool pool_;
   WorkerConnections connections_;
 

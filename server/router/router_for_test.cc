@@ -97,12 +97,13 @@ RouterForTest::RouterForTest(Router::Options options) {
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
                            &port);
-  builder.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
+  SetGrpcLimits(&builder);
   builder.RegisterService(service_.get());
   server_ = builder.BuildAndStart();
   CHECK(server_ != nullptr);
-  stub_ = v1::InferenceService::NewStub(grpc::CreateChannel(
-      absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
+  address_ = absl::StrCat("127.0.0.1:", port);
+  stub_ = v1::InferenceService::NewStub(
+      grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
 }
 
 RouterForTest::~RouterForTest() {

@@ -51,6 +51,7 @@ class RouterForTest final {
   explicit RouterForTest(Router::Options options);
   ~RouterForTest();
 
+  const std::string& address() const { return address_; }
   v1::InferenceService::Stub& stub() { return *stub_; }
   Router& router() { return *router_; }
   RequestGate& gate() { return gate_; }
@@ -64,6 +65,7 @@ class RouterForTest final {
   std::unique_ptr<Router> router_;
   std::unique_ptr<InferenceService> service_;
   std::unique_ptr<grpc::Server> server_;
+  std::string address_;
   std::unique_ptr<v1::InferenceService::Stub> stub_;
 };
 

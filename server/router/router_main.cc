@@ -17,6 +17,7 @@
 #include "server/edge/config.h"
 #include "server/edge/daemon.h"
 #include "server/edge/memory_guard.h"
+#include "server/edge/stream_flags.h"
 #include "server/router/admission.h"
 #include "server/router/inference_service.h"
 #include "server/router/outlier_ejection.h"
@@ -45,6 +46,7 @@ struct RouterFlags {
   uint32_t max_retries = 2;
   absl::Duration worker_wait = absl::Seconds(5);
   Admission::Options admission;
+  StreamFlags streams;
   DaemonOptions daemon = {.listen = "127.0.0.1:50051",
                           .metrics_listen = "127.0.0.1:9464"};
 };
@@ -170,6 +172,7 @@ void AddFlags(Flags* flags, RouterFlags* o) {
                "from its turn on, and after each one that it has lost.",
        .min = 0,
        .max = 3600});
+  AddStreamFlags(flags, &o->streams);
   AddDaemonFlags(flags, &o->daemon);
 }
 
@@ -242,6 +245,7 @@ Router::Options RouterOptions(const RouterFlags& o) {
   options.admission = o.admission;
   options.ejection = o.ejection;
   options.retry_budget = o.retry_budget;
+  options.streams = o.streams.limits();
   options.max_retries = o.max_retries;
   options.worker_wait = o.worker_wait;
   return options;

@@ -92,6 +92,14 @@ class RouterResumeTest : public ::testing::Test {
     return router_->Metric(
         "baton_router_recomputed_tokens_total{role=\"router\"}");
   }
+  // Of a client that takes little in advance.
+  std::unique_ptr<v1::InferenceService::Stub> NarrowStub() {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
+    return v1::InferenceService::NewStub(grpc::CreateCustomChannel(
+        router_->address(), grpc::InsecureChannelCredentials(), arguments));
+  }
   static v1::GenerateRequest RequestOf(uint32_t num_samples,
                                        uint32_t max_tokens) {
     v1::GenerateRequest request = IdsRequest(max_tokens);
@@ -280,6 +288,52 @@ TEST_F(RouterResumeTest, ManyStreamsOutliveWorkersThatCutAtRandom) {
   EXPECT_EQ(num_right, kClients);
   EXPECT_GE(Resumes("decode_lost"), 10);
   EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
+}
+
+TEST_F(RouterResumeTest, AClientThatReadsOnGetsAllThoughItsWorkerIsLongLost) {
+  constexpr uint32_t kLost = 3000, kAll = 3400;
+  decode_.SetDecode(CutDecode(1, kLost, Unavailable()));
+  Router::Options options = RouterForTest::Options({&prefill_, &decode_});
+  options.streams.pause_bytes = 2048;
+  options.streams.resume_bytes = 512;
+  StartRouter(std::move(options));
+  const auto stub = NarrowStub();
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, IdsRequest(kAll));
+  // The worker has said all, and failed; the router has read a part of it.
+  ASSERT_TRUE(WaitFor([&] {
+    return router_->router().streams().counts().paused == 1 &&
+           decode_.num_open() == 0;
+  }));
+  EXPECT_EQ(Resumes("unavailable"), 0);
+  EXPECT_EQ(router_->router().admission().num_running(), 0u);
+  decode_.SetDecode(WholeDecode());
+  const GenerateOutcome outcome = ReadAll(reader.get());
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  EXPECT_EQ(outcome.token_ids, LetterTokens(0, kAll));
+  EXPECT_EQ(Resumes("unavailable"), 1);
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
+}
+
+TEST_F(RouterResumeTest, AClientThatGivesUpWhileItIsPausedLeavesNothing) {
+  decode_.SetDecode(
+      [](const v1::DecodeRequest& request, FakeDecodeStream* stream) {
+        CutDecode(1, 3000, Unavailable())(request, stream);
+        stream->WaitUntilCancelled();
+        return grpc::Status::CANCELLED;
+      });
+  Router::Options options = RouterForTest::Options({&prefill_, &decode_});
+  options.streams.pause_bytes = 2048;
+  options.streams.resume_bytes = 512;
+  StartRouter(std::move(options));
+  const auto stub = NarrowStub();
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, IdsRequest(3400));
+  ASSERT_TRUE(WaitFor(
+      [&] { return router_->router().streams().counts().paused == 1; }));
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), StatusCode::CANCELLED);
+  EXPECT_TRUE(WaitFor([&] { return IsIdle() && decode_.num_open() == 0; }));
 }
 
 }  // namespace

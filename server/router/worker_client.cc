@@ -8,23 +8,16 @@ namespace {
 // How soon after a failure to connect again; growing up to the second.
 constexpr int kInitialReconnectMilliseconds = 100;
 constexpr int kMaxReconnectMilliseconds = 250;
-// A host that is gone without a word is noticed after both.
-constexpr int kKeepaliveTimeMilliseconds = 10'000;
-constexpr int kKeepaliveTimeoutMilliseconds = 5'000;
 constexpr std::chrono::seconds kAbortTimeout(5);
 
 // shared_ptr is gRPC's own way to hand out a channel.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
+  SetWorkerChannelLimits(&arguments);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
                    kInitialReconnectMilliseconds);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
                    kMaxReconnectMilliseconds);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMilliseconds);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
-                   kKeepaliveTimeoutMilliseconds);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // No limit.
   // We retry ourselves; gRPC's layer for it costs time in every message.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),

@@ -33,7 +33,23 @@ class WorkerStream final : public grpc::ClientReadReactor<Response> {
       : on_message_(std::move(on_message)), on_end_(std::move(on_end)) {}
 
   // Ends the call soon, also before it has begun. From any thread.
-  void Cancel() { context_.TryCancel(); }
+  void Cancel() {
+    context_.TryCancel();
+    SetPaused(false);
+  }
+
+  // While it is paused nothing more is read: what the worker sends fills the
+  // windows of HTTP/2, and then waits there. Its end is not heard of either.
+  // From any thread, whether the call has begun or is over.
+  void SetPaused(bool paused) ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      absl::MutexLock lock(&mutex_);
+      paused_ = paused;
+      if (paused || !std::exchange(waits_, false)) return;
+    }
+    this->StartRead(&response_);
+    this->RemoveHold();
+  }
 
  private:
   friend class WorkerClient;
@@ -41,7 +57,16 @@ class WorkerStream final : public grpc::ClientReadReactor<Response> {
   void OnReadDone(bool ok) override {
     if (!ok) return;  // OnDone is next.
     on_message_(&response_);
+    if (!MayRead()) return;
     this->StartRead(&response_);
+  }
+  // False: SetPaused starts the next read. Until then the call is not over.
+  bool MayRead() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (!paused_) return true;
+    waits_ = true;
+    this->AddHold();
+    return false;
   }
   void OnDone(const grpc::Status& status) override {
     on_message_ = nullptr;
@@ -53,6 +78,10 @@ class WorkerStream final : public grpc::ClientReadReactor<Response> {
   OnEnd on_end_;
   grpc::ClientContext context_;
   Response response_;
+
+  absl::Mutex mutex_;
+  bool paused_ ABSL_GUARDED_BY(mutex_) = false;
+  bool waits_ ABSL_GUARDED_BY(mutex_) = false;  // A read is due.
 };
 
 using PrefillStream = WorkerStream<v1::PrefillResponse>;

@@ -17,7 +17,7 @@ void WorkerLoad::RequestEnded() {
 }
 
 int64_t WorkerLoad::Estimate() const {
-  return std::max(reported_ + in_flight_ - in_flight_at_report_, int64_t{0});
+  return std::max(reported_ + in_flight_ - in_flight_at_report_, in_flight_);
 }
 
 size_t RoundRobinPolicy::Pick(const RoutingCandidates& candidates) {

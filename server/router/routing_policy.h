@@ -16,8 +16,9 @@
 namespace baton {
 
 // Requests at a worker: what it reported, carried forward by what this router
-// has sent there and seen end since. So neither a new worker nor one whose
-// report is old draws everything at once.
+// has sent there and seen end since, and no less than this router has there: a
+// report that comes now may be older than they are. So neither a new worker nor
+// one whose report is old draws everything at once.
 class WorkerLoad {
  public:
   void Report(uint32_t running, uint32_t waiting);

@@ -42,6 +42,17 @@ TEST(WorkerLoadTest, CarriesAReportForwardByWhatWasSentAndEnded) {
   EXPECT_EQ(load.in_flight(), 0);
 }
 
+TEST(WorkerLoadTest, CountsItsOwnRequestsThatAReportHasNotSeen) {
+  WorkerLoad load;
+  for (int i = 0; i < 5; ++i) load.RequestSent();
+  load.Report(0, 0);  // Taken before they arrived.
+  EXPECT_EQ(load.Estimate(), 5);
+  load.Report(1, 1);
+  EXPECT_EQ(load.Estimate(), 5);
+  load.RequestEnded();
+  EXPECT_EQ(load.Estimate(), 4);
+}
+
 TEST(WorkerLoadTest, NeverEstimatesLessThanNothing) {
   WorkerLoad load;
   load.RequestSent();

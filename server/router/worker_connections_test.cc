@@ -89,6 +89,26 @@ TEST_F(WorkerConnectionsTest, OneThatComesBackIsAnotherWorker) {
   EXPECT_EQ(pool_.state(WorkerId(1)), WorkerState::kReady);
 }
 
+TEST_F(WorkerConnectionsTest,
+       OneThatDidNotFitIsJudgedAnewWhenTheOthersHaveLeft) {
+  v1::GetWorkerInfoResponse next = Info();
+  next.set_fingerprint("next");
+  FakeWorker third(next);
+  v1::GetWorkerInfoResponse wrong = Info();
+  wrong.set_text_hash("another text");
+  FakeWorker fourth(wrong);
+  EXPECT_TRUE(Becomes(WorkerId(0), WorkerState::kReady));
+  connections_->SetWorkers({Where(first_), Where(third), Where(fourth)});
+  EXPECT_TRUE(Becomes(WorkerId(1), WorkerState::kRefused));
+  EXPECT_TRUE(Becomes(WorkerId(2), WorkerState::kRefused));
+  connections_->SetWorkers({Where(third), Where(fourth)});
+  EXPECT_TRUE(Becomes(WorkerId(1), WorkerState::kReady));
+  EXPECT_EQ(pool_.Served()->fingerprint, "next");
+  EXPECT_EQ(pool_.state(WorkerId(2)), WorkerState::kRefused);
+  EXPECT_EQ(third.num_infos(), 1) << "nobody asks it again";
+  connections_.reset();  // It follows both.
+}
+
 TEST_F(WorkerConnectionsTest, TheNewestListCounts) {
   for (int i = 0; i < 20; ++i) {
     connections_->SetWorkers({Where(second_)});

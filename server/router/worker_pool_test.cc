@@ -207,41 +207,6 @@ TEST(WorkerPoolTest, TakesANewFingerprintWhenNobodyServesTheOldOne) {
   EXPECT_EQ(pool.state(Id(0)), kReady);
 }
 
-TEST(WorkerPoolTest, JudgesTheRefusedAnewWhenOneThatTheyDidNotFitIsLost) {
-  std::vector<bool> told;
-  WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED,
-                              WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED},
-                             [&told](bool ready) { told.push_back(ready); });
-  v1::GetWorkerInfoResponse g = Info(WORKER_ROLE_UNIFIED);
-  g.set_fingerprint("g");
-  v1::GetWorkerInfoResponse other_text = Info(WORKER_ROLE_UNIFIED);
-  other_text.set_text_hash("other");
-  pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
-  pool.OnProbe(Id(1), Info(WORKER_ROLE_UNIFIED), Load(0));
-  pool.OnProbe(Id(2), g, Load(7));
-  pool.OnProbe(Id(3), other_text, Load(0));
-  pool.OnProbeFailed(Id(0), absl::UnavailableError(""));
-  EXPECT_EQ(pool.state(Id(2)), kRefused) << "another of the old ones is there";
-  pool.Leave(Id(1));
-  EXPECT_EQ(pool.state(Id(2)), kReady);
-  EXPECT_EQ(pool.state(Id(3)), kRefused);
-  EXPECT_EQ(pool.Served()->fingerprint, "g");
-  EXPECT_EQ(told, std::vector<bool>{true}) << "somebody could always serve";
-}
-
-TEST(WorkerPoolTest, ALoadThatIsPushedCountsAndMakesNobodyReady) {
-  WorkerPool pool = MakePool({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED});
-  pool.OnLoad(Id(0), Load(1));
-  EXPECT_EQ(pool.state(Id(0)), kUnknown);
-  pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
-  pool.OnProbe(Id(1), Info(WORKER_ROLE_UNIFIED), Load(3));
-  pool.OnLoad(Id(0), Load(9));
-  EXPECT_EQ(pool.FindRoute({})->decode, Id(1));
-  pool.Leave(Id(0));
-  pool.OnLoad(Id(0), Load(0));
-  EXPECT_EQ(pool.FindRoute({})->decode, Id(1));
-}
-
 TEST(WorkerPoolTest, ServesTheSmallestContext) {
   WorkerPool pool = MakePool({WORKER_ROLE_PREFILL, WORKER_ROLE_DECODE});
   v1::GetWorkerInfoResponse small = Info(WORKER_ROLE_DECODE);

@@ -28,9 +28,8 @@ FLAGS = ("--kv_checksums", "--num_draft_tokens=0")
 MAX_GROWTH_BYTES = 16 << 20
 
 
-def request_number(i):
+def request_number(ids, i):
     """Short, and all different."""
-    ids = golden("stories_1500")["ids"]
     request = greedy(ids_prompt(ids[11 * i:11 * i + 1 + 9 * i % 131]), 1 + i % 7)
     if i % 2:
         request.sampling.CopyFrom(pb.SamplingParams(temperature=0.9, top_p=0.9, seed=i))
@@ -39,6 +38,9 @@ def request_number(i):
     if i % 8 == 0:
         request.sampling.repetition_penalty = 1.2
     return request
+
+
+REQUESTS = [request_number(golden("stories_1500")["ids"], i) for i in range(NUM_KINDS)]
 
 
 class Answer:
@@ -67,7 +69,7 @@ class Clients:
         self._stop = threading.Event()
         self._mutex = threading.Lock()
         self.codes = {}
-        self.num_prompt_tokens = self.num_tokens = self.num_samples = 0
+        self.num_prompt_tokens = self.num_tokens = 0
         self.wrong = []
         self._threads = [threading.Thread(target=self._run, args=(random.Random(i),), daemon=True)
                          for i in range(NUM_CLIENTS)]
@@ -82,7 +84,7 @@ class Clients:
 
     def _call(self, kind, cancel_after):
         answer = Answer()
-        call = self._stub.Generate(request_number(kind), timeout=DEADLINE)
+        call = self._stub.Generate(REQUESTS[kind], timeout=DEADLINE)
         try:
             for number, response in enumerate(call):
                 if number == cancel_after:
@@ -96,9 +98,8 @@ class Clients:
     def _count(self, kind, answer):
         with self._mutex:
             self.codes[answer.code] = self.codes.get(answer.code, 0) + 1
-            self.num_prompt_tokens += len(request_number(kind).prompt.token_ids.ids)
+            self.num_prompt_tokens += len(REQUESTS[kind].prompt.token_ids.ids)
             self.num_tokens += answer.num_tokens()
-            self.num_samples += request_number(kind).sampling.n or 1
             if answer.code == grpc.StatusCode.OK and answer.tokens != self._expected[kind]:
                 self.wrong.append((kind, answer.tokens))
 
@@ -135,9 +136,9 @@ class Soak(unittest.TestCase):
         self.addCleanup(channel.close)
         self.stub = pb_grpc.InferenceServiceStub(channel)
         self.expected = []
-        for kind in range(NUM_KINDS):
+        for request in REQUESTS:
             answer = Answer()
-            for response in self.stub.Generate(request_number(kind), timeout=DEADLINE):
+            for response in self.stub.Generate(request, timeout=DEADLINE):
                 answer.take(response)
             self.expected.append(answer.tokens)
         # These are never restarted; the others of their pools come and go.

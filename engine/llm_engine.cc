@@ -4,7 +4,6 @@
 #include <limits>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"

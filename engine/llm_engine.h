@@ -69,7 +69,6 @@ class LLMEngine {
   void SetPaused(const PauseCommand& samples);
   // Ends the younger half of those that were never admitted: so many at most.
   uint32_t ShedWaiting(const absl::Status& status);
-  // The transfer agent's events come in here.
   void OnTransferEvent(KvTransferEvent event);
 
   const RequestLimits& limits() const { return limits_; }
@@ -86,9 +85,8 @@ class LLMEngine {
   // When the device ended all it was given; InfiniteFuture: it has not.
   absl::Time IdleSince() const;
   bool HasRoomForStep() { return worker_.NextStep() != nullptr; }
-  // Plans the next step; false if this rank has nothing to do in it. Launch
-  // follows, rows or none, or another PlanStep in its place.
-  // REQUIRES: HasRoomForStep().
+  // Plans the next step; false if this rank has nothing to do in it. Launch, or
+  // another PlanStep, follows. REQUIRES: HasRoomForStep().
   bool PlanStep(const StepBounds& bounds);
   void LaunchStep(const GroupStep& group);
   // When the next turn is due if nothing calls for it before.
@@ -113,10 +111,10 @@ class LLMEngine {
   void CheckInvariants() const;
 
  private:
+  using SequenceKey = std::pair<RequestId, uint32_t>;
+
   template <typename Command>
   void Push(Command command);
-
-  using SequenceKey = std::pair<RequestId, uint32_t>;
 
   // The turn's parts, in order; true if anything happened.
   bool DrainInbox();
@@ -126,9 +124,7 @@ class LLMEngine {
   bool LaunchNextStep(absl::Time turn_start);
   void Launch(WorkerStepState* step, absl::Time turn_start);
   void UpdateLoad();
-  // REQUIRES: steps are in flight.
-  absl::Duration TimeToStepEnd() const;
-
+  absl::Duration TimeToStepEnd() const;  // REQUIRES: steps are in flight.
   // Null, and its sink told, if the same sample is live.
   SequenceMetadata* AddSequence(std::unique_ptr<SequenceMetadata> added);
   absl::Status CheckTransfer(const GenerationRequest& request,

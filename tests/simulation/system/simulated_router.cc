@@ -1,0 +1,155 @@
+#include "tests/simulation/system/simulated_router.h"
+
+#include "base/logging.h"
+#include "server/router/routing_policy.h"
+#include "tests/simulation/system/router_call.h"
+
+namespace baton {
+
+struct SimulatedRouter::Process {
+  Process(uint64_t its_nonce, const Admission::Options& its_admission,
+          WorkerPool::Options its_pool)
+      : nonce(its_nonce), admission(its_admission), pool(std::move(its_pool)) {}
+  const uint64_t nonce;
+  uint64_t counter = 0;
+  Admission admission;
+  WorkerPool pool;
+  std::vector<Prober> probers;
+  // Shared with whatever may bring it an event.
+  std::vector<std::shared_ptr<RouterCall>> calls;
+};
+
+SimulatedRouter::SimulatedRouter(const Options& options, EventLoop* loop,
+                                 CallNetwork* calls,
+                                 std::vector<SimulatedWorker*> workers)
+    : options_(options),
+      loop_(loop),
+      calls_(calls),
+      workers_(std::move(workers)) {}
+
+SimulatedRouter::~SimulatedRouter() = default;
+
+uint64_t SimulatedRouter::nonce() const { return process_->nonce; }
+uint64_t SimulatedRouter::NextCounter() { return ++process_->counter; }
+Admission& SimulatedRouter::admission() { return process_->admission; }
+WorkerPool& SimulatedRouter::pool() { return process_->pool; }
+
+void SimulatedRouter::Start() {
+  CHECK(!is_up());
+  loop_->Note("start router", id().value(), ++num_incarnations_);
+  WorkerPool::Options pool;
+  for (const SimulatedWorker* worker : workers_) {
+    pool.workers.push_back(
+        {std::to_string(worker->id().value()), worker->role()});
+  }
+  pool.vocab_size = options_.vocab_size;
+  pool.make_policy = [this] { return MakeRoutingPolicy(options_.policy); };
+  process_ = std::make_unique<Process>(loop_->dice().Bits(), options_.admission,
+                                       std::move(pool));
+  process_->probers.resize(workers_.size());
+  calls_->SetListening(id(), true);
+  for (uint32_t i = 0; i < workers_.size(); ++i) Probe(WorkerId(i));
+}
+
+void SimulatedRouter::Crash() {
+  loop_->Note("crash router", id().value());
+  calls_->OnDied(id(), true);
+  for (const Prober& prober : process_->probers) loop_->Cancel(prober.next);
+  for (const auto& call : process_->calls) call->OnCrash();
+  process_.reset();
+}
+
+void SimulatedRouter::StopProbing() {
+  probes_ = false;
+  for (const Prober& prober : process_->probers) loop_->Cancel(prober.next);
+}
+
+void SimulatedRouter::Accept(GenerationPlan plan,
+                             StreamStart<v1::GenerateResponse> client) {
+  const auto call = std::make_shared<RouterCall>(
+      std::move(plan), this, NextCounter(), std::move(client));
+  process_->calls.push_back(call);
+  call->Start();
+}
+
+void SimulatedRouter::AbortAtWorker(WorkerId id,
+                                    const v1::AbortRequest& request) {
+  SimulatedWorker* const worker = workers_[id.value()];
+  calls_->Begin(
+      options_.id, worker->id(),
+      [worker, request](SimulatedCall* call) {
+        call->Serve({.on_write_done = [](bool) {}, .on_cancel = [] {}});
+        worker->Abort(request);
+        call->Finish(absl::OkStatus());
+      },
+      absl::InfiniteFuture(), [](const absl::Status&) {});
+}
+
+void SimulatedRouter::OnSuspect(WorkerId worker) {
+  pool().OnSuspect(worker);
+  ProbeAfter(worker, absl::ZeroDuration());
+}
+
+void SimulatedRouter::CountRetry(std::string_view reason) {
+  loop_->Note("retry", id().value(), reason.size());
+  retry_reasons_.emplace(reason);
+}
+
+size_t SimulatedRouter::CollectCalls() {
+  if (!is_up()) return 0;
+  std::erase_if(process_->calls,
+                [](const auto& call) { return call->is_over(); });
+  return process_->calls.size();
+}
+
+void SimulatedRouter::ProbeAfter(WorkerId worker, absl::Duration delay) {
+  Prober& prober = process_->probers[worker.value()];
+  prober.is_due = delay == absl::ZeroDuration();
+  if (prober.waits_for_answer || !probes_) return;
+  loop_->Cancel(prober.next);
+  prober.next = loop_->After(delay, [this, worker] { Probe(worker); });
+}
+
+void SimulatedRouter::Probe(WorkerId id) {
+  Prober& prober = process_->probers[id.value()];
+  prober.waits_for_answer = true;
+  prober.is_due = false;
+  SimulatedWorker* const worker = workers_[id.value()];
+  // Of this call: shared by its two ends.
+  const auto answer =
+      std::make_shared<std::optional<SimulatedWorker::ProbeAnswer>>();
+  calls_->Begin(
+      options_.id, worker->id(),
+      [worker, answer](SimulatedCall* call) {
+        call->Serve(
+            {.on_write_done = [](bool) {},
+             .on_cancel = [call] { call->Finish(absl::CancelledError("")); }});
+        if (worker->stands_still()) return;
+        absl::StatusOr<SimulatedWorker::ProbeAnswer> said = worker->Probe();
+        if (said.ok()) *answer = *said;
+        call->Finish(said.status());
+      },
+      loop_->now() + options_.probe_timeout,
+      [this, id, answer](const absl::Status& status) {
+        OnProbeEnd(id, status, *answer);
+      });
+}
+
+void SimulatedRouter::OnProbeEnd(
+    WorkerId worker, const absl::Status& status,
+    const std::optional<SimulatedWorker::ProbeAnswer>& answer) {
+  Prober& prober = process_->probers[worker.value()];
+  prober.waits_for_answer = false;
+  absl::Duration pause =
+      status.ok() ? options_.probe_interval : options_.probe_retry;
+  if (prober.is_due) pause = absl::ZeroDuration();
+  loop_->Note("probed", worker.value(), static_cast<uint64_t>(status.code()));
+  if (status.ok()) {
+    pool().OnProbe(worker, answer->info, answer->load);
+  } else {
+    pool().OnProbeFailed(worker, status);
+  }
+  ProbeAfter(worker, pause);
+}
+
+}  // namespace baton

@@ -81,24 +81,6 @@ bool TakePlaces(uint32_t count, uint32_t limit, std::atomic<uint32_t>* taken) {
   return false;
 }
 
-void TellFinished(const SequenceMetadata& sequence, const absl::Status& status,
-                  absl::Time now) {
-  GenerationOutcome outcome;
-  outcome.status = status;
-  outcome.reason = FinishReasonOf(sequence).value_or(FinishReason::kLength);
-  outcome.ended_in = sequence.ended_in;
-  outcome.prompt_tokens = sequence.request.original_prompt_tokens;
-  outcome.cached_tokens = sequence.cached_tokens;
-  outcome.decode_cached_tokens = sequence.decode_cached_tokens;
-  outcome.output_tokens = sequence.output_tokens();
-  outcome.queue_time =
-      std::min(sequence.first_admitted, now) - sequence.submit_time;
-  outcome.prefill_time = sequence.prefill_time;
-  outcome.transfer_time = sequence.transfer_time;
-  outcome.transfer_bytes = sequence.transfer_bytes;
-  sequence.sink->OnFinished(outcome);
-}
-
 }  // namespace
 
 LLMEngine::LLMEngine(const EngineOptions& options,

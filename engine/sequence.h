@@ -189,6 +189,10 @@ struct SequenceMetadata {
 // Why the sequence ends with its newest token, or nullopt to go on.
 std::optional<FinishReason> FinishReasonOf(const SequenceMetadata& sequence);
 
+// Its sink's OnFinished, with all that is known of it.
+void TellFinished(const SequenceMetadata& sequence, const absl::Status& status,
+                  absl::Time now);
+
 }  // namespace baton
 
 #endif  // BATON_ENGINE_SEQUENCE_H_

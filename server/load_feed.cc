@@ -184,8 +184,9 @@ absl::Duration LoadFeed::Tell() {
   }
   seen_requests_ = num_requests;
   for (Subscription& subscription : subscriptions_) {
-    if (subscription.pacer.Tell(now, version_))
+    if (subscription.pacer.Tell(now, version_)) {
       subscription.watcher->Send(load);
+    }
   }
   return TimeToNextLook(now);
 }

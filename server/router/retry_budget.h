@@ -10,7 +10,7 @@
 // try: there is nobody who could send it again, and a worker that dies takes
 // all its streams with it at once, however few requests came lately. Its
 // allowance is a multiple of the streams that are under way: all of them can go
-// on, and once more if the next worker dies too. That is finite, because each
+// on, and again when the next workers die too. That is finite, because each
 // time prompt and answer are computed again: workers that break every stream
 // after a token would keep the others busy for ever.
 //
@@ -39,8 +39,8 @@ class RetryBudget final {
     uint32_t min_retries = 100;
     // Resumes within a window, for each stream that is under way; and at least
     // so many.
-    double resumes_per_stream = 2;
-    uint32_t min_resumes = 100;
+    double resumes_per_stream = 8;
+    uint32_t min_resumes = 1000;
   };
 
   explicit RetryBudget(const Options& options);

@@ -23,7 +23,7 @@ struct EngineEnvironment {
   // None: kPrefill and handles are refused.
   KvTransferPort transfer = {};
   const Clock* clock = nullptr;
-  std::function<void(const StepStats&)> observer = {};  // May be empty.
+  std::function<void(const StepStats&)> observer = {};         // May be empty.
   std::function<void(const AbortStats&)> abort_observer = {};  // Likewise.
   // Called, on any thread, when a turn may find something to do: where more
   // than this engine is turned by one thread, which then does not WaitForWork.

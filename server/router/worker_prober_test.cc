@@ -30,13 +30,13 @@ class WorkerProberTest : public ::testing::Test {
  protected:
   WorkerProberTest()
       : client_(worker_.address()),
-        pool_(
-            {.workers = {{worker_.address(), v1::WORKER_ROLE_UNIFIED},
-                         {"other:1", v1::WORKER_ROLE_UNIFIED}},
-             .text_hash = "text",
-             .vocab_size = 0,
-             .make_policy = [](v1::WorkerRole) { return MakeRoutingPolicy("least_loaded"); }}) {
-  }
+        pool_({.workers = {{worker_.address(), v1::WORKER_ROLE_UNIFIED},
+                           {"other:1", v1::WORKER_ROLE_UNIFIED}},
+               .text_hash = "text",
+               .vocab_size = 0,
+               .make_policy = [](v1::WorkerRole) {
+                 return MakeRoutingPolicy("least_loaded");
+               }}) {}
 
   // Nobody waits for a pause or for silence.
   void Start(WorkerProber::Options options = {.retry = absl::Milliseconds(2),

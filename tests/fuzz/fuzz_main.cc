@@ -46,7 +46,7 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   CHECK(words.size() > 1) << "usage: " << words[0] << " CORPUS_FILE [FLAGS]";
   const char* const scratch = std::getenv("TEST_TMPDIR");
   const std::filesystem::path folder =
-      std::filesystem::path(scratch == nullptr ? "/tmp" : scratch) / "corpus";
+      std::filesystem::path(scratch == nullptr ? "." : scratch) / "corpus";
   std::filesystem::create_directories(folder);
   int number = 0;
   for (const std::string& input : ReadCorpus(words[1].c_str())) {

@@ -51,6 +51,7 @@ TESTED_THROUGH = {
     "server/cli/generation_stream.cc": "server/cli/commands_test.cc",
     "server/cli/worker_poll.cc": "server/cli/top_test.cc",
     "server/router/generation_call.cc": "server/router/router_test.cc",
+    "server/router/generation_call_log.cc": "server/router/router_test.cc",
     "server/router/generation_failover.cc": "server/router/generation_fault_test.cc",
     "server/router/sample.cc": "server/router/generation_samples_test.cc",
     "server/engine_loop.cc": "server/worker_service_test.cc",

@@ -57,19 +57,21 @@ class LoadFeed::Watcher final
     : public StreamReactor<v1::GetLoadResponse, NewestLoad> {
  public:
   Watcher(grpc::CallbackServerContext* context, LoadFeed* feed, uint64_t id)
-      : StreamReactor(context), feed_(feed), id_(id) {}
+      : StreamReactor(context, feed->streams_), feed_(feed), id_(id) {}
 
  private:
   void OnPeerGone() override { feed_->OnGone(id_); }
+  void OnFlow(bool) override {}  // What waits is one message.
 
   LoadFeed* const feed_;
   const uint64_t id_;
 };
 
-LoadFeed::LoadFeed(const Clock* clock, RequestGate* gate,
+LoadFeed::LoadFeed(const Clock* clock, RequestGate* gate, StreamBudget* streams,
                    std::function<v1::GetLoadResponse()> read)
     : clock_(clock),
       gate_(gate),
+      streams_(streams),
       read_(std::move(read)),
       thread_([this] { Run(); }) {
   gate_->OnClose(this, [this] {

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "proto/baton/v1/worker.pb.h"
 #include "server/edge/request_gate.h"
+#include "server/edge/stream_budget.h"
 #include "server/load_pacer.h"
 
 namespace baton {
@@ -35,7 +36,7 @@ class LoadFeed final {
 
   // `read` is thread-safe. All are borrowed; the gate outlives this and is not
   // being closed when this ends.
-  LoadFeed(const Clock* clock, RequestGate* gate,
+  LoadFeed(const Clock* clock, RequestGate* gate, StreamBudget* streams,
            std::function<v1::GetLoadResponse()> read);
   // Ends the streams.
   ~LoadFeed();
@@ -82,6 +83,7 @@ class LoadFeed final {
 
   const Clock* const clock_;
   RequestGate* const gate_;
+  StreamBudget* const streams_;
   const std::function<v1::GetLoadResponse()> read_;
 
   std::atomic<uint64_t> num_subscriptions_{0};  // Ever.

@@ -108,7 +108,8 @@ class LoadFeedTest : public ::testing::Test {
   int64_t num_looks_ ABSL_GUARDED_BY(mutex_) = 0;
   SimulatedClock clock_;
   RequestGate gate_;
-  LoadFeed feed_{&clock_, &gate_, [this] { return Look(); }};
+  StreamBudget streams_{{}};
+  LoadFeed feed_{&clock_, &gate_, &streams_, [this] { return Look(); }};
   FeedService service_{&feed_};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::WorkerService::Stub> stub_;

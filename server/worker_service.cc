@@ -65,7 +65,7 @@ WorkerService::WorkerService(v1::GetWorkerInfoResponse info,
                              const TokenStreamEnvironment& environment)
     : info_(std::move(info)),
       environment_(environment),
-      load_feed_(environment.clock, environment.gate,
+      load_feed_(environment.clock, environment.gate, environment.streams,
                  [this] { return LoadOf(environment_.engines); }) {
   CHECK(!environment.engines.empty());
 }

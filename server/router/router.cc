@@ -40,13 +40,10 @@ Router::Router(Options options, const TextModel* text,
       nonce_(RandomBits()),
       admission_(options_.admission),
       metrics_(registry),
-<<<<<<< HEAD
       retry_budget_(options_.retry_budget),
-=======
       stream_metrics_(registry, "router"),
       streams_(options_.streams),
       ticker_(&streams_),
->>>>>>> 82765a6 (Slow readers are paused, then cut: a bound for each stream, for all of a process, and in time)
       pool_({.workers = options_.workers,
              .text_hash = text->text_hash,
              .vocab_size = text->vocab_size,

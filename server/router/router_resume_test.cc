@@ -305,13 +305,13 @@ TEST_F(RouterResumeTest, AClientThatReadsOnGetsAllThoughItsWorkerIsLongLost) {
     return router_->router().streams().counts().paused == 1 &&
            decode_.num_open() == 0;
   }));
-  EXPECT_EQ(Resumes("unavailable"), 0);
+  EXPECT_EQ(Resumes("decode_lost"), 0);
   EXPECT_EQ(router_->router().admission().num_running(), 0u);
   decode_.SetDecode(WholeDecode());
   const GenerateOutcome outcome = ReadAll(reader.get());
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
   EXPECT_EQ(outcome.token_ids, LetterTokens(0, kAll));
-  EXPECT_EQ(Resumes("unavailable"), 1);
+  EXPECT_EQ(Resumes("decode_lost"), 1);
   EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
 }
 

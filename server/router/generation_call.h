@@ -136,8 +136,6 @@ class GenerationCall final
 
   std::atomic<bool> client_paused_{false};
 
-  std::atomic<bool> client_paused_{false};
-
   absl::Mutex mutex_;
   Generation generation_ ABSL_GUARDED_BY(mutex_);
   bool performing_ ABSL_GUARDED_BY(mutex_) = false;

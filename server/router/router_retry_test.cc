@@ -32,7 +32,6 @@ class RouterRetryTest : public ::testing::Test {
     other_.SetInfo(wrong);
   }
   void StartRouter(Router::Options options) {
-    options.prober.interval = absl::Milliseconds(20);
     router_ = std::make_unique<RouterForTest>(std::move(options));
     ASSERT_TRUE(WaitFor([&] { return NumWorkers(WorkerState::kReady) == 1; }));
   }

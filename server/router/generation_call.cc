@@ -269,7 +269,7 @@ void GenerationCall::FindRoute(uint32_t attempt) {
   CallReport::Options report = {.pool = &router_.pool(),
                                 .worker = route->decode,
                                 .call = route->decode_call,
-                                .deadline = deadline_};
+                                .deadline = WorkerDeadline()};
   if (route->prefill.has_value()) {
     calls.prefill_worker.emplace(router_.Use(*route->prefill));
     CallReport::Options prefill = report;

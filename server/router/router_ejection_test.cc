@@ -81,9 +81,9 @@ TEST_F(RouterEjectionTest, LeavesOutAWorkerThatFailsAndTakesItBack) {
   worker_.SetInfo(again);
   EXPECT_TRUE(WaitFor([&] {
     router_->Generate(IdsRequest(2));
-    return Ejected() == 0;
+    return num_requests(worker_) > before;
   }));
-  EXPECT_GT(num_requests(worker_), before);
+  EXPECT_TRUE(WaitFor([&] { return Ejected() == 0; }));
 }
 
 TEST_F(RouterEjectionTest, TriesItAgainWithOneRequestAtATime) {

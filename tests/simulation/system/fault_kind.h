@@ -12,8 +12,8 @@ namespace baton {
 enum class FaultKind : uint8_t {
   // At a time of their own.
   kPrefillCrash,     // With calls open.
-  kDecodeCrash,      // Likewise, and so of the next.
-  kUnifiedCrash,     //
+  kDecodeCrash,      // Likewise.
+  kUnifiedCrash,     // Likewise.
   kHostLoss,         // A worker with its host: nobody is told.
   kCrashBeforePull,  // Of a prefill worker: as it is asked for its KV;
   kCrashInPull,      // as it has told of the first blocks;
@@ -21,7 +21,7 @@ enum class FaultKind : uint8_t {
   kDrain,            // All ends within the grace.
   kDrainCut,         // Something does not.
   kStandStill,       // Of a worker, for a while.
-  kRouterCrash,      //
+  kRouterCrash,      // With calls open.
   kLinkBreak,        // Every call between a router and a worker.
   kCallBreak,        // One.
   kClientBreak,      // Every call between a router and a client.

@@ -203,15 +203,6 @@ LoopbackFate FaultPlan::FateOf(std::string_view from, std::string_view to,
   return fate;
 }
 
-bool FaultPlan::any_kv_was_lost() const {
-  const auto count = [this](FaultKind kind) {
-    return counts_[static_cast<size_t>(kind)];
-  };
-  return count(FaultKind::kKvLoss) + count(FaultKind::kLeaseRunsOut) +
-             count(FaultKind::kKvRefused) >
-         0;
-}
-
 void FaultPlan::OnKvMessage(SimulatedWorker* from, SimulatedWorker* to,
                             std::string_view bytes) {
   if (!pull_crash_.has_value() || bytes.empty()) return;

@@ -59,8 +59,6 @@ class FaultPlan final {
   const FaultCounts& counts() const { return counts_; }
   // Requests may have failed by them.
   bool any_happened() const { return any_happened_; }
-  // Or by this.
-  bool any_kv_was_lost() const;
 
  private:
   using Link = std::pair<ProcessId, ProcessId>;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "tests/simulation/system/system_world.h"
@@ -105,7 +106,14 @@ void SetRequests(Dice& dice, SystemOptions* system) {
 
 void SetRouter(Dice& dice, SystemOptions* system) {
   SimulatedRouter::Options& router = system->router;
-  router.policy = dice.OneIn(2) ? "least_loaded" : "round_robin";
+  constexpr std::array<const char*, 4> kPolicies = {
+      "least_loaded", "round_robin", "power_of_two", "prefix_affinity"};
+  router.policy = kPolicies[dice.Between(0, 3)];
+  router.ejection.failures_in_a_row = dice.Between(0, 5);
+  router.ejection.first_ejection = Milliseconds(dice.Between(10, 1000));
+  router.ejection.max_ejection = absl::Seconds(2);
+  router.retry_budget.min_retries = dice.OneIn(2) ? 100 : dice.Between(0, 5);
+  router.retry_budget.min_resumes = dice.OneIn(2) ? 100 : dice.Between(0, 5);
   if (!system->has_room) {
     router.admission = {.max_concurrent_requests = dice.Between(1, 20),
                         .max_queued_requests = dice.Between(0, 10)};

@@ -1,10 +1,12 @@
 #include "tests/simulation/system/router_call.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/logging.h"
 #include "server/edge/request_gate.h"
+#include "server/router/prefix_table.h"
 #include "tests/simulation/system/simulated_router.h"
 #include "tests/simulation/system/simulated_worker.h"
 
@@ -19,6 +21,11 @@ Generation::Options MachineOptions(SimulatedRouter& router) {
           .tokenizer = router.options().tokenizer};
 }
 
+std::vector<PrefixKey> AffinityKeys(const GenerationPlan& plan) {
+  if (plan.bypass_cache) return {};
+  return PrefixKeysOf(plan.prompt_ids, plan.cache_salt);
+}
+
 void Cancel(SimulatedCall* call) {
   if (call != nullptr) call->Cancel();
 }
@@ -31,6 +38,7 @@ RouterCall::RouterCall(GenerationPlan plan, SimulatedRouter* router,
     : router_(*router),
       ticket_(number),
       deadline_(client.call->deadline()),
+      prefix_keys_(AffinityKeys(plan)),
       generation_(std::move(plan), MachineOptions(*router)),
       client_(std::move(client), router->options().max_queued_client_bytes,
               {.on_peer_gone = [this] { OnClientGone(); }, .on_over = [] {}}) {}
@@ -93,7 +101,10 @@ void RouterCall::Perform(const Actions& actions) {
   if (actions.queue) EnterQueue();
   if (!actions.find_route.empty()) ReleaseUnstarted();
   for (uint32_t attempt : actions.find_route) {
-    if (!actions.retry_reason.empty()) router_.CountRetry(actions.retry_reason);
+    if (!actions.retry_reason.empty() &&
+        !TakeRetry(attempt, actions.retry_reason)) {
+      break;
+    }
     FindRoute(attempt);
   }
   if (actions.pause.has_value()) {
@@ -122,6 +133,16 @@ void RouterCall::Perform(const Actions& actions) {
   if (actions.finish) Finish();
 }
 
+bool RouterCall::TakeRetry(uint32_t attempt, std::string_view reason) {
+  const absl::Status taken =
+      router_.TakeRetry(reason, generation_.attempt(attempt).goal);
+  if (taken.ok()) return true;
+  Handle([&](Generation& g, absl::Time now) {
+    return g.OnRetryRefused(attempt, taken, now);
+  });
+  return false;
+}
+
 void RouterCall::EnterQueue() {
   const absl::Status entered = router_.admission().Enter(
       ticket_, generation_.plan().client_request_id,
@@ -137,11 +158,16 @@ void RouterCall::EnterQueue() {
 }
 
 void RouterCall::FindRoute(uint32_t attempt) {
+  if (calls_.empty()) {
+    router_.retry_budget().OnBegan(generation_.plan().num_samples,
+                                   router_.loop().now());
+  }
   if (attempt == calls_.size()) {
     calls_.push_back(std::make_unique<Calls>(attempt));
   }
-  absl::StatusOr<Route> route =
-      router_.pool().FindRoute(generation_.NeedsOf(attempt));
+  RouteNeeds needs = generation_.NeedsOf(attempt);
+  needs.prefix = prefix_keys_;
+  absl::StatusOr<Route> route = router_.pool().FindRoute(needs);
   if (!route.ok()) {
     Handle([&route, attempt](Generation& g, absl::Time now) {
       return g.OnNoRoute(attempt, route.status(), now);
@@ -150,10 +176,28 @@ void RouterCall::FindRoute(uint32_t attempt) {
   }
   Calls& calls = *calls_[attempt];
   calls.route = *route;
+  MakeReports(&calls);
   calls.id_counter = attempt == 0 ? ticket_.value() : router_.NextCounter();
   Handle([&route, &calls](Generation& g, absl::Time) {
     return g.OnRoute(calls.number, *std::move(route), calls.id_counter);
   });
+}
+
+void RouterCall::MakeReports(Calls* calls) {
+  const Route& route = *calls->route;
+  CallReport::Options report;
+  report.pool = &router_.pool();
+  report.worker = route.decode;
+  report.call = route.decode_call;
+  report.deadline = std::chrono::system_clock::time_point::max();
+  if (route.prefill.has_value()) {
+    CallReport::Options prefill = report;
+    prefill.worker = *route.prefill;
+    prefill.call = route.prefill_call;
+    calls->prefill_report.emplace(prefill);
+    report.needs_answer = &*calls->prefill_report;
+  }
+  calls->decode_report.emplace(report);
 }
 
 void RouterCall::StartPrefill(Calls* calls) {
@@ -164,6 +208,9 @@ void RouterCall::StartPrefill(Calls* calls) {
       deadline_,
       {.on_message =
            [self, calls](v1::PrefillResponse* message) {
+             if (message->has_first_tokens() || message->has_released()) {
+               calls->prefill_report->OnAnswered();
+             }
              self->Handle([&](Generation& g, absl::Time now) {
                return g.OnPrefillMessage(calls->number, message, now);
              });
@@ -171,6 +218,7 @@ void RouterCall::StartPrefill(Calls* calls) {
        .on_end =
            [self, calls](const absl::Status& status) {
              calls->prefill_ended = true;
+             calls->prefill_report->OnEnded(status);
              self->router_.pool().OnRequestEnded(*calls->route->prefill,
                                                  calls->route->prefill_rank,
                                                  std::nullopt);
@@ -189,6 +237,7 @@ void RouterCall::StartDecode(Calls* calls) {
       deadline_,
       {.on_message =
            [self, calls](v1::DecodeResponse* message) {
+             calls->decode_report->OnAnswered();
              if (message->has_finished()) {
                calls->load = message->finished().load();
                if (--calls->num_unfinished == 0) self->TellEnded(calls);
@@ -200,6 +249,7 @@ void RouterCall::StartDecode(Calls* calls) {
        .on_end =
            [self, calls](const absl::Status& status) {
              calls->decode_ended = true;
+             calls->decode_report->OnEnded(status);
              self->TellEnded(calls);
              self->Handle([&](Generation& g, absl::Time now) {
                return g.OnDecodeEnd(calls->number, status, now);
@@ -235,6 +285,9 @@ void RouterCall::Finish() {
                       static_cast<uint64_t>(generation_.status().code()));
   ReleaseUnstarted();
   for (const auto& calls : calls_) router_.loop().Cancel(calls->timer);
+  if (!calls_.empty()) {
+    router_.retry_budget().OnEnded(generation_.plan().num_samples);
+  }
   if (in_queue_) router_.admission().Leave(ticket_);
   client_.End(generation_.status());
 }
@@ -247,9 +300,11 @@ void RouterCall::ReleaseUnstarted() {
     if (std::exchange(calls->released, true)) continue;
     const Route& route = *calls->route;
     if (route.prefill.has_value() && calls->prefill == nullptr) {
+      calls->prefill_report->OnNeverBegan();
       pool.OnRequestEnded(*route.prefill, route.prefill_rank, std::nullopt);
     }
     if (calls->decode == nullptr) {
+      calls->decode_report->OnNeverBegan();
       pool.OnRequestEnded(route.decode, route.decode_rank, std::nullopt);
     }
   }

@@ -8,13 +8,16 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/prefix_key.h"
 #include "proto/baton/v1/inference.pb.h"
 #include "proto/baton/v1/worker.pb.h"
 #include "server/router/admission.h"
+#include "server/router/call_report.h"
 #include "server/router/generate_reactor.h"
 #include "server/router/generation.h"
 #include "server/router/validate.h"
@@ -52,6 +55,8 @@ class RouterCall final : public std::enable_shared_from_this<RouterCall> {
     explicit Calls(uint32_t its_number) : number(its_number) {}
     const uint32_t number;
     std::optional<Route> route;  // Counted at the pool.
+    std::optional<CallReport> prefill_report;
+    std::optional<CallReport> decode_report;
     uint64_t id_counter = 0;
     std::shared_ptr<SimulatedCall> prefill;  // See SimulatedCall.
     std::shared_ptr<SimulatedCall> decode;   // Likewise.
@@ -67,8 +72,11 @@ class RouterCall final : public std::enable_shared_from_this<RouterCall> {
   template <typename Event>
   void Handle(Event&& event);
   void Perform(const Actions& actions);
+  // False: it was the end of all attempts.
+  bool TakeRetry(uint32_t attempt, std::string_view reason);
   void EnterQueue();
   void FindRoute(uint32_t attempt);
+  void MakeReports(Calls* calls);
   void StartPrefill(Calls* calls);
   void StartDecode(Calls* calls);
   void StartAbort(const Calls& calls, uint32_t sample_index);
@@ -84,6 +92,7 @@ class RouterCall final : public std::enable_shared_from_this<RouterCall> {
   SimulatedRouter& router_;
   const AdmissionTicket ticket_;
   const absl::Time deadline_;
+  const std::vector<PrefixKey> prefix_keys_;
   Generation generation_;
   Client client_;
   bool performing_ = false;

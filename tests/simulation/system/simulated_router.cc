@@ -1,18 +1,23 @@
 #include "tests/simulation/system/simulated_router.h"
 
 #include "base/logging.h"
+#include "server/edge/grpc_status.h"
 #include "server/router/routing_policy.h"
 #include "tests/simulation/system/router_call.h"
 
 namespace baton {
 
 struct SimulatedRouter::Process {
-  Process(uint64_t its_nonce, const Admission::Options& its_admission,
+  Process(uint64_t its_nonce, const Options& options,
           WorkerPool::Options its_pool)
-      : nonce(its_nonce), admission(its_admission), pool(std::move(its_pool)) {}
+      : nonce(its_nonce),
+        admission(options.admission),
+        retry_budget(options.retry_budget),
+        pool(std::move(its_pool)) {}
   const uint64_t nonce;
   uint64_t counter = 0;
   Admission admission;
+  RetryBudget retry_budget;
   WorkerPool pool;
   std::vector<Prober> probers;
   // Shared with whatever may bring it an event.
@@ -33,6 +38,7 @@ uint64_t SimulatedRouter::nonce() const { return process_->nonce; }
 uint64_t SimulatedRouter::NextCounter() { return ++process_->counter; }
 Admission& SimulatedRouter::admission() { return process_->admission; }
 WorkerPool& SimulatedRouter::pool() { return process_->pool; }
+RetryBudget& SimulatedRouter::retry_budget() { return process_->retry_budget; }
 
 void SimulatedRouter::Start() {
   CHECK(!is_up());
@@ -43,8 +49,12 @@ void SimulatedRouter::Start() {
         {std::to_string(worker->id().value()), worker->role()});
   }
   pool.vocab_size = options_.vocab_size;
-  pool.make_policy = [this] { return MakeRoutingPolicy(options_.policy); };
-  process_ = std::make_unique<Process>(loop_->dice().Bits(), options_.admission,
+  pool.make_policy = [this](v1::WorkerRole) {
+    return MakeRoutingPolicy(options_.policy, {.seed = loop_->dice().Bits()});
+  };
+  pool.ejection = options_.ejection;
+  pool.clock = &loop_->clock();
+  process_ = std::make_unique<Process>(loop_->dice().Bits(), options_,
                                        std::move(pool));
   process_->probers.resize(workers_.size());
   calls_->SetListening(id(), true);
@@ -90,9 +100,19 @@ void SimulatedRouter::OnSuspect(WorkerId worker) {
   ProbeAfter(worker, absl::ZeroDuration());
 }
 
-void SimulatedRouter::CountRetry(std::string_view reason) {
+absl::Status SimulatedRouter::TakeRetry(std::string_view reason,
+                                        const AttemptGoal& goal) {
   loop_->Note("retry", id().value(), reason.size());
   retry_reasons_.emplace(reason);
+  if (goal.cause != AttemptCause::kLost) return absl::OkStatus();
+  RetryBudget& budget = process_->retry_budget;
+  if (goal.num_resumed > 0 ? budget.TakeResume(loop_->now())
+                           : budget.TakeRetry(loop_->now())) {
+    return absl::OkStatus();
+  }
+  retry_reasons_.emplace("REFUSED");
+  return WithReason(absl::UnavailableError("too many are tried again"),
+                    "RETRY_BUDGET");
 }
 
 size_t SimulatedRouter::CollectCalls() {

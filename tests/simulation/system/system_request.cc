@@ -98,6 +98,8 @@ GenerationPlan RandomPlan(const SystemRequestOptions& options, Dice* dice) {
     plan.prompt_logprobs_from = dice->Between(1, length - 1);
   }
   if (dice->OneIn(4)) plan.stream_interval = dice->Between(2, 8);
+  if (dice->OneIn(4)) plan.cache_salt = "salt";
+  plan.bypass_cache = dice->OneIn(8);
   return plan;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "server/edge/grpc_status.h"
@@ -152,8 +153,7 @@ void SystemWorld::Judge(const SimulatedClient& client) {
     case absl::StatusCode::kUnavailable:
       // A worker was lost; or KV was, or the worker was full, when nobody else
       // was there to take its place.
-      CHECK(faults_->any_happened() || faults_->any_kv_was_lost() ||
-            !options_.has_room)
+      CHECK(faults_->any_happened() || kv_was_lost_ || !options_.has_room)
           << status.ToString();
       return;
     case absl::StatusCode::kResourceExhausted:
@@ -168,8 +168,15 @@ void SystemWorld::Judge(const SimulatedClient& client) {
 
 void SystemWorld::OnOutcome(v1::WorkerRole role, const absl::Status& status) {
   if (!absl::IsAborted(status)) return;
-  faults_->Count(role == v1::WORKER_ROLE_PREFILL ? FaultKind::kLeaseRunsOut
-                                                 : FaultKind::kKvRefused);
+  // Of a transfer, by either end. Which end's word it was only the text tells.
+  kv_was_lost_ = true;
+  const bool exported = role == v1::WORKER_ROLE_PREFILL;
+  if (exported && absl::StrContains(status.message(), "lease ran out")) {
+    faults_->Count(FaultKind::kLeaseRunsOut);
+  }
+  if (!exported && absl::StrContains(status.message(), "ended the lease")) {
+    faults_->Count(FaultKind::kKvRefused);
+  }
 }
 
 bool SystemWorld::IsQuiet() {

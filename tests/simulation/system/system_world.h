@@ -80,6 +80,7 @@ class SystemWorld final {
   std::vector<ProcessId> client_processes_;
   std::unique_ptr<FaultPlan> faults_;
   bool arrivals_ = true;
+  bool kv_was_lost_ = false;
   uint64_t num_requests_ = 0;
   std::vector<std::unique_ptr<SimulatedClient>> live_;
   // Judged; timers may still name them.

@@ -9,6 +9,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "tests/simulation/system/dice.h"
 
 namespace baton {
@@ -30,6 +31,7 @@ class EventLoop final {
   EventLoop(uint64_t seed, bool trace) : dice_(seed), trace_(trace) {}
 
   absl::Time now() const { return now_; }
+  const Clock& clock() const { return clock_; }
   Dice& dice() { return dice_; }
 
   Timer After(absl::Duration delay, Event event);
@@ -45,8 +47,18 @@ class EventLoop final {
   uint64_t log_hash() const { return log_hash_; }
 
  private:
+  class LoopClock final : public Clock {
+   public:
+    explicit LoopClock(const EventLoop* loop) : loop_(loop) {}
+    absl::Time Now() const override { return loop_->now(); }
+
+   private:
+    const EventLoop* const loop_;
+  };
+
   void Fold(uint64_t word);
 
+  const LoopClock clock_{this};
   Dice dice_;
   const bool trace_;
   absl::Time now_ = absl::UnixEpoch();

@@ -18,6 +18,9 @@
 #include "proto/baton/v1/inference.pb.h"
 #include "proto/baton/v1/worker.pb.h"
 #include "server/router/admission.h"
+#include "server/router/attempt.h"
+#include "server/router/outlier_ejection.h"
+#include "server/router/retry_budget.h"
 #include "server/router/validate.h"
 #include "server/router/worker_pool.h"
 #include "server/router/worker_state.h"
@@ -38,6 +41,8 @@ class SimulatedRouter final {
     ProcessId id;
     std::string policy;
     Admission::Options admission;
+    OutlierEjection::Options ejection;
+    RetryBudget::Options retry_budget;
     uint32_t max_retries = 2;
     absl::Duration worker_wait;
     absl::Duration release_grace;
@@ -84,7 +89,9 @@ class SimulatedRouter final {
                                             WorkerStreamEnd<Response> end);
   void AbortAtWorker(WorkerId worker, const v1::AbortRequest& request);
   void OnSuspect(WorkerId worker);
-  void CountRetry(std::string_view reason);
+  // What all requests have in common; not OK: there are too many of them.
+  absl::Status TakeRetry(std::string_view reason, const AttemptGoal& goal);
+  RetryBudget& retry_budget();
 
   // --- What others see of it.
   ProcessId id() const { return options_.id; }

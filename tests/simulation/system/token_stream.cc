@@ -29,6 +29,7 @@ void FillEnd(const GenerationOutcome& outcome, v1::DecodeFinished* out) {
   out->set_prompt_tokens(outcome.prompt_tokens);
   out->set_cached_tokens(outcome.cached_tokens);
   out->set_completion_tokens(outcome.output_tokens);
+  out->set_decode_cached_tokens(outcome.decode_cached_tokens);
 }
 
 }  // namespace
@@ -40,7 +41,6 @@ TokenStream<Response>::TokenStream(StreamStart<Response> start,
     : parts_(parts),
       id_(request.id),
       attempt_(request.attempt),
-      has_handle_(request.kv_handle.has_value()),
       stream_(std::move(start), request.num_samples * kMaxQueuedStreamBytes,
               {.on_peer_gone =
                    [this] {
@@ -146,7 +146,7 @@ void TokenStream<Response>::Tell(Response response) {
 template <typename Response>
 void TokenStream<Response>::OnSampleEnd(const GenerationOutcome& outcome) {
   parts_->on_outcome(outcome);
-  const absl::Status status = ToPeer(outcome);
+  const absl::Status status = ToPeer(outcome.status);
   SampleEnd end = SampleEnd::kFailed;
   if (status.ok()) end = SampleEnd::kFinished;
   if (absl::IsCancelled(status)) end = SampleEnd::kAborted;
@@ -159,18 +159,15 @@ void TokenStream<Response>::OnSampleEnd(const GenerationOutcome& outcome) {
 }
 
 template <typename Response>
-absl::Status TokenStream<Response>::ToPeer(
-    const GenerationOutcome& outcome) const {
-  const absl::Status& status = outcome.status;
+absl::Status TokenStream<Response>::ToPeer(const absl::Status& status) const {
   if (absl::IsCancelled(status) && parts_->gate->is_cut()) {
     return DrainingError();
   }
-  if (!absl::IsUnavailable(status)) return status;
   constexpr bool kExports = std::is_same_v<Response, v1::PrefillResponse>;
-  const bool transfers =
-      kExports ? outcome.ended_in != RequestActivity::kQueued
-               : has_handle_ && outcome.ended_in == RequestActivity::kTransfer;
-  if (transfers) return absl::AbortedError(status.message());
+  if (kExports && absl::IsAborted(status)) {
+    return WithReason(status, "IMPORTER_LOST");
+  }
+  if (!absl::IsUnavailable(status)) return status;
   return WithReason(absl::UnavailableError("the worker's group is not whole"),
                     "GROUP_LOST");
 }

@@ -66,12 +66,11 @@ class TokenStream final : public AnyTokenStream {
 
   void Tell(Response response);
   void OnSampleEnd(const GenerationOutcome& outcome);
-  absl::Status ToPeer(const GenerationOutcome& outcome) const;
+  absl::Status ToPeer(const absl::Status& status) const;
 
   const TokenStreamParts* const parts_;
   const RequestId id_;
   const uint32_t attempt_;
-  const bool has_handle_;
   ServerStream<Response, TokenStreamTraits> stream_;
   std::deque<Sample> samples_;
   size_t num_ended_ = 0;

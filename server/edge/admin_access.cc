@@ -107,8 +107,7 @@ absl::Status CheckAdminCall(const AdminCall& call,
     return absl::UnauthenticatedError(
         "only from this host, or with the operators' token");
   }
-  const absl::Status refusal =
-      absl::UnauthenticatedError("not the operators' token");
+  absl::Status refusal = absl::UnauthenticatedError("not the operators' token");
   const std::string scheme(kScheme);
   if (token_file.empty() ||
       call.authorization->compare(0, scheme.size(), scheme) != 0) {

@@ -325,41 +325,47 @@ absl::StatusOr<Flags*> Flags::Choose(std::span<const std::string> arguments) {
                    : word + ": no such command; --help lists them");
 }
 
+absl::Status Flags::ReadAll(Flags* active,
+                            std::span<const std::string> arguments,
+                            const char* const* environment) {
+  RETURN_IF_ERROR(active->ReadArguments(arguments));
+  if (active->Given("help") || active->Given("version")) {
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(ReadEnvironment(environment));
+  const Flag* const config = active->Find("config");
+  if (const auto file = config->FindSource()) {
+    RETURN_IF_ERROR(ReadFile(file->text));
+  }
+  return active->Assign();
+}
+
+std::optional<std::string> Flags::TextToPrint() {
+  if (Given("help")) return Help();
+  if (Given("version")) return program_ + " " + kBatonVersion + "\n";
+  return std::nullopt;
+}
+
 FlagsOutcome Flags::Parse(std::span<const std::string> arguments,
                           const char* const* environment,
                           const std::function<absl::Status()>& validate,
                           const std::function<absl::Status()>& check) {
   AddBuiltIns();
-  const auto refusal = [&](const absl::Status& status,
-                           int code = kExitBadConfiguration) {
+  const auto refusal = [this](const absl::Status& status,
+                              int code = kExitBadConfiguration) {
     return Exit(code, absl::StrCat(program_, ": ", status.message(), "\n"));
   };
   const absl::StatusOr<Flags*> chosen = Choose(arguments);
   if (!chosen.ok()) return refusal(chosen.status());
   Flags* const active = *chosen;
-  const absl::Status status = [&]() -> absl::Status {
-    RETURN_IF_ERROR(
-        active->ReadArguments(arguments.subspan(active == this ? 0 : 1)));
-    if (active->Given("help") || active->Given("version")) {
-      return absl::OkStatus();
-    }
-    RETURN_IF_ERROR(ReadEnvironment(environment));
-    const Flag* const config = active->Find("config");
-    if (const auto file = config->FindSource()) {
-      RETURN_IF_ERROR(ReadFile(file->text));
-    }
-    RETURN_IF_ERROR(active->Assign());
-    return validate ? active->WithPlace(validate()) : absl::OkStatus();
-  }();
+  absl::Status status =
+      ReadAll(active, arguments.subspan(active == this ? 0 : 1), environment);
   if (!status.ok()) return refusal(status);
-  if (active->Given("help")) return Exit(0, active->Help());
-  if (active->Given("version")) {
-    return Exit(0, program_ + " " + kBatonVersion + "\n");
-  }
-  if (active->check_ && check) {
-    const absl::Status checked = check();
-    if (!checked.ok()) return refusal(checked, kExitFailedStart);
-  }
+  if (auto text = active->TextToPrint()) return Exit(0, *std::move(text));
+  if (validate) status = active->WithPlace(validate());
+  if (!status.ok()) return refusal(status);
+  if (active->check_ && check) status = check();
+  if (!status.ok()) return refusal(status, kExitFailedStart);
   if (active->print_config_) return Exit(0, active->ConfigInForce());
   if (!active->check_) return {.run = true};
   return Exit(0, program_ + ": configuration is valid\n");

@@ -108,6 +108,11 @@ class Flags {
   // Calls it with each flag of this name, here and in commands; false: none.
   bool ForEach(const std::string& name, const std::function<void(Flag*)>& take);
   absl::Status Assign();
+  // All three into `active`, this or a command of it, unless it only informs.
+  absl::Status ReadAll(Flags* active, std::span<const std::string> arguments,
+                       const char* const* environment);
+  // What --help or --version asks for.
+  std::optional<std::string> TextToPrint();
   // `status`, with the place of the line that it is about, if it is about one.
   absl::Status WithPlace(const absl::Status& status);
   std::string ConfigInForce() const;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace baton {
@@ -152,8 +153,8 @@ std::string FormatConfigValue(const std::string& value) {
       value == std::string(absl::StripAsciiWhitespace(value)) &&
       std::strchr(kYamlSigns, value.front()) == nullptr &&
       value.front() != '"' && value.front() != '-' && value.front() != '?' &&
-      value.find(" #") == std::string::npos &&
-      value.find(": ") == std::string::npos && value.back() != ':' &&
+      !absl::StrContains(value, " #") && !absl::StrContains(value, ": ") &&
+      value.back() != ':' &&
       std::all_of(value.begin(), value.end(),
                   [](char c) { return static_cast<unsigned char>(c) >= ' '; });
   if (is_plain) return value;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <sstream>
-#include <utility>
 
 #include "base/logging.h"
 #include "server/edge/series_maker.h"
@@ -10,7 +9,7 @@
 namespace baton {
 
 StepWatch::StepWatch(const StepWatchOptions& options,
-                     std::vector<LLMEngine*> engines, const Clock* clock,
+                     const std::vector<LLMEngine*>& engines, const Clock* clock,
                      prometheus::Registry* registry, const std::string& role)
     : options_(options),
       clock_(clock),

@@ -31,9 +31,9 @@ class StepWatch {
   static constexpr int kTimesPredicted = 20;
 
   // Borrows all.
-  StepWatch(const StepWatchOptions& options, std::vector<LLMEngine*> engines,
-            const Clock* clock, prometheus::Registry* registry,
-            const std::string& role);
+  StepWatch(const StepWatchOptions& options,
+            const std::vector<LLMEngine*>& engines, const Clock* clock,
+            prometheus::Registry* registry, const std::string& role);
 
   // False: a step is stuck, which is counted and logged, with the steps before
   // it, when it is found out. To be called now and then.

@@ -96,11 +96,11 @@ class DrainTest(unittest.TestCase):
         self.assertEqual(stream[-1].finished.usage.completion_tokens, 600)
         self.assertEqual(outcome[0].returncode, 0, outcome[0].stderr)
         self.assertIn("%s is gone after " % target, outcome[0].stdout)
+        self.assertEqual(router.wait(DEADLINE), 0)
         with self.assertRaises(grpc.RpcError) as refused:
             list(pb_grpc.InferenceServiceStub(channel).Generate(greedy(text_prompt("x"), 1), timeout=DEADLINE))
         self.assertEqual(refused.exception.code(), grpc.StatusCode.UNAVAILABLE)
         channel.close()
-        self.assertEqual(router.wait(DEADLINE), 0)
         router.stdout.close()
         self.assertEqual(end(worker, signal.SIGTERM), 0)
 

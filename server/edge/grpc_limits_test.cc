@@ -142,19 +142,23 @@ TEST(GrpcLimitsTest, AMessageMayHaveItsBytesAndNotOneMore) {
 
 TEST(GrpcLimitsTest, MetadataBeyondTheirBytesAreRefusedWhateverTheirSize) {
   Server server(Server::Limits::kOurs);
-  const auto stub = Health::NewStub(Connect(server.port()));
-  // Far beyond, gRPC itself takes a time that grows with the square.
-  for (const int kib : {8, 64, 1024}) {
+  const auto check = [&server](size_t bytes) {
+    grpc::ChannelArguments arguments;  // A connection of its own.
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const auto stub = Health::NewStub(Connect(server.port(), arguments));
     grpc::ClientContext context;
-    context.AddMetadata("x-much", std::string(size_t{1024} * kib, 'x'));
-    const grpc::Status status = Check(stub.get(), &context, 1);
-    EXPECT_EQ(status.error_code(), kib == 8
-                                       ? grpc::StatusCode::OK
-                                       : grpc::StatusCode::RESOURCE_EXHAUSTED)
-        << kib << ' ' << status.error_message();
-  }
-  grpc::ClientContext context;
-  EXPECT_TRUE(Check(stub.get(), &context, 1).ok());
+    context.AddMetadata("x-much", std::string(bytes, 'x'));
+    return Check(stub.get(), &context, 1).error_code();
+  };
+  EXPECT_EQ(check(8 * 1024), grpc::StatusCode::OK);
+  EXPECT_EQ(check(64 * 1024), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  // So far beyond, gRPC may end the connection instead. Farther still it takes
+  // a time that grows with the square.
+  const grpc::StatusCode far_beyond = check(kMiB);
+  EXPECT_TRUE(far_beyond == grpc::StatusCode::RESOURCE_EXHAUSTED ||
+              far_beyond == grpc::StatusCode::UNAVAILABLE)
+      << far_beyond;
+  EXPECT_EQ(check(8 * 1024), grpc::StatusCode::OK);
 }
 
 // A call of any kind of bytes.

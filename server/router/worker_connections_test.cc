@@ -72,7 +72,7 @@ TEST_F(WorkerConnectionsTest, OneThatLeftUnusedIsGoneAtOnce) {
   EXPECT_TRUE(Becomes(WorkerId(0), WorkerState::kReady));
   connections_->SetWorkers({});
   EXPECT_TRUE(WaitFor([&] { return connections_->size() == 0; }));
-  EXPECT_FALSE(pool_.Served().ok());
+  EXPECT_FALSE(pool_.FindRoute({}).ok());
   connections_->ProbeSoon(WorkerId(0));  // A request that failed there.
 }
 

@@ -21,7 +21,7 @@ class Stream(threading.Thread):
     def __init__(self, stub, request):
         super().__init__()
         self.ids, self.logprobs, self.finished, self.error = [], [], None, None
-        self._first = threading.Event()
+        self._decodes = threading.Event()
         self._call = stub.Generate(request, timeout=DEADLINE)
 
     def run(self):
@@ -34,16 +34,17 @@ class Stream(threading.Thread):
                 assert response.chunk.first_token_index == len(self.ids)
                 self.ids += response.chunk.token_ids
                 self.logprobs += [struct.pack("f", value) for value in response.chunk.logprobs]
-                self._first.set()
+                if len(self.ids) > 1:  # The first one is the prefill server's.
+                    self._decodes.set()
         except grpc.RpcError as error:
             self.error = error.code()
-        self._first.set()
+        self._decodes.set()
 
     def cancel(self):
         self._call.cancel()
 
-    def await_first_token(self):
-        assert self._first.wait(DEADLINE)
+    def await_decoding(self):
+        assert self._decodes.wait(DEADLINE)
 
     def tokens(self):
         return self.ids, self.logprobs
@@ -113,7 +114,7 @@ class StreamsTest(unittest.TestCase):
                             "a transfer")
             stream.cancel()
         for i in generating:
-            short_ones[i].await_first_token()
+            short_ones[i].await_decoding()
             short_ones[i].cancel()
         for i, stream in enumerate(short_ones):
             if i not in queued and i not in generating:

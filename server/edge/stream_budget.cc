@@ -27,14 +27,15 @@ absl::Status MemoryError() {
 StreamBudget::Account::Account(StreamBudget* budget, CutFunction cut)
     : budget_(budget), cut_(std::move(cut)) {
   absl::MutexLock lock(&budget_->mutex_);
-  budget_->accounts_.insert(this);
+  number_ = ++budget_->num_begun_;
+  budget_->accounts_.emplace(number_, this);
 }
 
 StreamBudget::Account::~Account() {
   SetBytes(0);
   SetPaused(false);
   absl::MutexLock lock(&budget_->mutex_);
-  budget_->accounts_.erase(this);
+  budget_->accounts_.erase(number_);
 }
 
 void StreamBudget::Account::SetBytes(size_t bytes) {
@@ -66,7 +67,7 @@ void StreamBudget::Tick() {
   std::vector<CutFunction> cuts;
   {
     absl::MutexLock lock(&mutex_);
-    for (Account* account : accounts_) {
+    for (const auto& [number, account] : accounts_) {
       const int64_t since = account->writing_since_.load();
       if (since == Account::kNotWriting || now - since <= kTicksToCut) continue;
       if (account->is_cut_.exchange(true)) continue;
@@ -100,7 +101,7 @@ void StreamBudget::Settle() {
 
 size_t StreamBudget::BytesOfCut() const {
   size_t bytes = 0;
-  for (const Account* account : accounts_) {
+  for (const auto& [number, account] : accounts_) {
     if (account->is_cut_.load()) bytes += account->bytes_.load();
   }
   return bytes;
@@ -110,7 +111,7 @@ StreamBudget::Account* StreamBudget::FindStuck() const {
   Account* stuck = nullptr;
   std::pair<int64_t, size_t> longest;
   const int64_t now = tick_.load();
-  for (Account* account : accounts_) {
+  for (const auto& [number, account] : accounts_) {
     const int64_t since = account->writing_since_.load();
     if (since == Account::kNotWriting || account->is_cut_.load()) continue;
     const std::pair<int64_t, size_t> stands = {now - since,

@@ -7,10 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -41,8 +41,8 @@ struct StreamCounts {
 
 // Thread-safe, free of gRPC and of a clock: time passes by Tick. When there are
 // too many bytes those streams are cut first whose reader has not taken a
-// message for longest, of several the one with the most bytes: a reader that
-// keeps up has none that is old.
+// message for longest, of several the one with the most bytes, of these the one
+// that began first: a reader that keeps up has none that is old.
 class StreamBudget final {
  public:
   // A reader has so many ticks to take a message, and a part of one more.
@@ -77,6 +77,7 @@ class StreamBudget final {
 
     StreamBudget* const budget_;
     const CutFunction cut_;
+    uint64_t number_ = 0;  // In the order in which they begin.
     std::atomic<size_t> bytes_{0};
     std::atomic<int64_t> writing_since_{kNotWriting};  // The tick.
     std::atomic<bool> paused_{false};
@@ -110,7 +111,8 @@ class StreamBudget final {
   std::atomic<uint64_t> cut_by_memory_{0};
 
   mutable absl::Mutex mutex_;
-  absl::flat_hash_set<Account*> accounts_ ABSL_GUARDED_BY(mutex_);
+  uint64_t num_begun_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, Account*> accounts_ ABSL_GUARDED_BY(mutex_);  // By number.
 };
 
 }  // namespace baton

@@ -67,6 +67,15 @@ TEST_F(StreamBudgetTest, NobodyIsCutWhoTakesAMessageNowAndThenOrHasNone) {
   EXPECT_TRUE(cut_.empty());
 }
 
+TEST_F(StreamBudgetTest, OfThoseThatAreAlikeTheOneThatBeganFirstIsCutFirst) {
+  for (int i = 0; i < 20; ++i) AddWriting(10);
+  accounts_[0]->Settle();
+  EXPECT_EQ(cut_, std::vector<size_t>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  Tick(kTicks + 1);
+  for (size_t i = 0; i < cut_.size(); ++i) EXPECT_EQ(cut_[i], i);
+  EXPECT_EQ(cut_.size(), 20u);
+}
+
 TEST_F(StreamBudgetTest, BeyondItsBytesTheLongestStuckIsCutFirst) {
   AddWriting(30);
   Tick(1);

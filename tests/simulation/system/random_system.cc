@@ -124,9 +124,21 @@ void SetRouter(Dice& dice, SystemOptions* system) {
   router.probe_interval = Milliseconds(dice.Between(50, 1000));
   router.probe_retry = Milliseconds(dice.Between(5, 50));
   router.probe_timeout = Milliseconds(dice.Between(50, 1000));
-  router.max_queued_client_bytes =
-      system->requests.reads_slowly ? dice.Between(200, 2000) : 1 << 18;
   router.vocab_size = system->requests.model.vocab_size;
+}
+
+void SetStreams(Dice& dice, SystemOptions* system) {
+  if (!system->requests.reads_slowly) return;
+  StreamLimits& clients = system->router.streams;
+  clients.pause_bytes = dice.Between(100, 2000);
+  clients.resume_bytes = dice.Between(0, 99);
+  clients.max_bytes = dice.Between(1000, 20'000);
+  clients.slow_reader_timeout = Milliseconds(dice.Between(50, 1000));
+  // A router that waits for its client does not read, for that long.
+  for (SimulatedWorker::Options& worker : system->workers) {
+    worker.streams.pause_bytes = dice.Between(100, 2000);
+    worker.streams.resume_bytes = dice.Between(0, 99);
+  }
 }
 
 void SetFaults(Dice& dice, SystemOptions* system) {
@@ -160,6 +172,7 @@ SystemOptions RandomSystem(uint64_t seed) {
   AddWorkers(dice, &system);
   SetRequests(dice, &system);
   SetRouter(dice, &system);
+  SetStreams(dice, &system);
   SetFaults(dice, &system);
   system.num_routers = dice.OneIn(4) ? 2 : 1;
   system.num_client_processes = dice.Between(1, 3);

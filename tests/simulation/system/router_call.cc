@@ -40,8 +40,10 @@ RouterCall::RouterCall(GenerationPlan plan, SimulatedRouter* router,
       deadline_(client.call->deadline()),
       prefix_keys_(AffinityKeys(plan)),
       generation_(std::move(plan), MachineOptions(*router)),
-      client_(std::move(client), router->options().max_queued_client_bytes,
-              {.on_peer_gone = [this] { OnClientGone(); }, .on_over = [] {}}) {}
+      client_(std::move(client), router->streams(),
+              {.on_peer_gone = [this] { OnClientGone(); },
+               .on_flow = [this](bool paused) { OnFlow(paused); },
+               .on_over = [] {}}) {}
 
 void RouterCall::Start() {
   Handle([](Generation& g, absl::Time) { return g.OnArrived(); });
@@ -57,13 +59,30 @@ void RouterCall::OnCrash() {
   for (const auto& calls : calls_) router_.loop().Cancel(calls->timer);
 }
 
+absl::Status RouterCall::WhyClientIsGone() const {
+  if (client_.is_cut()) {
+    return WithReason(absl::AbortedError("the client reads too slowly"),
+                      kSlowReaderReason);
+  }
+  return router_.loop().now() >= deadline_
+             ? absl::DeadlineExceededError("the deadline has passed")
+             : absl::CancelledError("the client is gone");
+}
+
 void RouterCall::OnClientGone() {
-  const absl::Status why =
-      router_.loop().now() >= deadline_
-          ? absl::DeadlineExceededError("the deadline has passed")
-          : absl::CancelledError("the client is gone");
+  const absl::Status why = WhyClientIsGone();
   Handle(
       [&why](Generation& g, absl::Time now) { return g.OnEarlyEnd(why, now); });
+}
+
+// Actions are carried out in their order, so the newest pace is the last one.
+void RouterCall::OnFlow(bool paused) {
+  client_paused_ = paused;
+  Handle([](Generation&, absl::Time) {
+    Actions actions;
+    actions.flow = true;
+    return actions;
+  });
 }
 
 bool RouterCall::is_over() const {
@@ -125,6 +144,7 @@ void RouterCall::Perform(const Actions& actions) {
                  return g.OnGraceEnded(number, now);
                });
   }
+  if (actions.flow) FollowClient(client_paused_);
   if (actions.send) {
     for (v1::GenerateResponse& response : generation_.TakeResponses()) {
       client_.Send(std::move(response));
@@ -226,6 +246,7 @@ void RouterCall::StartPrefill(Calls* calls) {
                return g.OnPrefillEnd(calls->number, status, now);
              });
            }});
+  calls->prefill->SetReading(!client_paused_);
 }
 
 void RouterCall::StartDecode(Calls* calls) {
@@ -255,6 +276,7 @@ void RouterCall::StartDecode(Calls* calls) {
                return g.OnDecodeEnd(calls->number, status, now);
              });
            }});
+  calls->decode->SetReading(!client_paused_);
 }
 
 void RouterCall::StartAbort(const Calls& calls, uint32_t sample_index) {
@@ -279,7 +301,17 @@ void RouterCall::StartTimer(Calls* calls, absl::Duration duration,
       duration, [self = shared_from_this(), event] { self->Handle(event); });
 }
 
+void RouterCall::FollowClient(bool paused) {
+  if (finished_) return;
+  for (const auto& calls : calls_) {
+    if (calls->prefill != nullptr) calls->prefill->SetReading(!paused);
+    if (calls->decode != nullptr) calls->decode->SetReading(!paused);
+  }
+  if (in_queue_) router_.admission().SetPaused(ticket_, paused);
+}
+
 void RouterCall::Finish() {
+  FollowClient(false);  // Calls that are over hear of their ends.
   CHECK(!std::exchange(finished_, true));
   router_.loop().Note("answered", ticket_.value(),
                       static_cast<uint64_t>(generation_.status().code()));

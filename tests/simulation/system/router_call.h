@@ -82,7 +82,10 @@ class RouterCall final : public std::enable_shared_from_this<RouterCall> {
   void StartAbort(const Calls& calls, uint32_t sample_index);
   template <typename Event>
   void StartTimer(Calls* calls, absl::Duration duration, Event event);
+  absl::Status WhyClientIsGone() const;
   void OnClientGone();
+  void OnFlow(bool paused);
+  void FollowClient(bool paused);
   void Finish();
   void ReleaseUnstarted();
   void TellEnded(Calls* calls);
@@ -95,6 +98,7 @@ class RouterCall final : public std::enable_shared_from_this<RouterCall> {
   const std::vector<PrefixKey> prefix_keys_;
   Generation generation_;
   Client client_;
+  bool client_paused_ = false;
   bool performing_ = false;
   std::deque<Actions> pending_;
   bool in_queue_ = false;

@@ -2,13 +2,14 @@
 #ifndef BATON_TESTS_SIMULATION_SYSTEM_SERVER_STREAM_H_
 #define BATON_TESTS_SIMULATION_SYSTEM_SERVER_STREAM_H_
 
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "server/edge/stream_budget.h"
 #include "server/edge/stream_queue.h"
+#include "tests/simulation/system/process_streams.h"
 #include "tests/simulation/system/simulated_call.h"
 
 namespace baton {
@@ -26,52 +27,85 @@ class ServerStream final {
  public:
   struct Listener {
     std::function<void()> on_peer_gone;
+    std::function<void(bool paused)> on_flow;
     std::function<void()> on_over;
   };
 
-  // What listens must only notify.
-  ServerStream(StreamStart<Message> start, size_t max_queued_bytes,
-               Listener listener)
+  // What listens must only notify. The streams are shared: calls may outlive
+  // what is left of their process.
+  ServerStream(StreamStart<Message> start,
+               std::shared_ptr<ProcessStreams> streams, Listener listener)
       : call_(start.call->shared_from_this()),
         on_message_(std::move(start.on_message)),
         listener_(std::move(listener)),
-        queue_(max_queued_bytes) {
-    call_->Serve(
-        {.on_write_done = [this](bool ok) { Do(queue_.OnWriteDone(ok)); },
-         .on_cancel =
-             [this] {
-               listener_.on_peer_gone();
-               Do(queue_.OnPeerGone());
-             }});
+        streams_(std::move(streams)),
+        account_(
+            streams_->budget(),
+            [call = call_](const absl::Status& status) { call->Cut(status); }),
+        queue_(&account_) {
+    streams_->OnBegun();
+    call_->Serve({.on_write_done =
+                      [this](bool ok) {
+                        const Action action = queue_.OnWriteDone(ok);
+                        TellFlow();
+                        Do(action);
+                      },
+                  .on_cancel =
+                      [this] {
+                        listener_.on_peer_gone();
+                        Do(queue_.OnPeerGone());
+                      }});
   }
 
-  void Send(Message message) { Do(queue_.Push(std::move(message))); }
+  ~ServerStream() {
+    if (!is_over_) streams_->OnOver();
+  }
+  ServerStream(const ServerStream&) = delete;
+  ServerStream& operator=(const ServerStream&) = delete;
+
+  void Send(Message message) {
+    const Action action = queue_.Push(std::move(message));
+    TellFlow();
+    Do(action);
+    account_.Settle();
+  }
   void End(absl::Status status) { Do(queue_.End(std::move(status))); }
   // Nothing is pending any more.
   bool is_over() const { return is_over_; }
+  // Of a call whose peer is gone: since it was too slow.
+  bool is_cut() const { return account_.is_cut(); }
 
  private:
   using Queue = StreamQueue<Message, Traits>;
+  using Action = typename Queue::Action;
 
-  void Do(typename Queue::Action action) {
+  void TellFlow() {
+    while (const auto flow = queue_.TakeFlow()) {
+      listener_.on_flow(*flow == Queue::Flow::kPause);
+      queue_.FlowTold();
+    }
+  }
+
+  void Do(Action action) {
     switch (action) {
-      case Queue::Action::kNothing:
+      case Action::kNothing:
         return;
-      case Queue::Action::kWrite:
+      case Action::kWrite:
         return call_->Write([message = *queue_.message(),
                              to = on_message_]() mutable { to(&message); });
-      case Queue::Action::kFinish:
+      case Action::kFinish:
         is_over_ = true;
+        streams_->OnOver();
         call_->Finish(queue_.status());
         return listener_.on_over();
-      case Queue::Action::kCut:
-        return call_->CancelFromServer();
     }
   }
 
   const std::shared_ptr<SimulatedCall> call_;  // See SimulatedCall.
   const std::function<void(Message*)> on_message_;
   const Listener listener_;
+  const std::shared_ptr<ProcessStreams> streams_;
+  StreamBudget::Account account_;
   Queue queue_;
   bool is_over_ = false;
 };

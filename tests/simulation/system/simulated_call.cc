@@ -56,7 +56,11 @@ void SimulatedCall::Cancel() {
 
 void SimulatedCall::SetReading(bool reading) {
   reading_ = reading;
-  if (reading) Pump(&to_client_);
+  if (!reading) return;
+  // Soon: never within the call.
+  network_->loop().After(absl::ZeroDuration(), [self = shared_from_this()] {
+    self->Pump(&self->to_client_);
+  });
 }
 
 void SimulatedCall::Write(Event deliver) {
@@ -92,12 +96,14 @@ void SimulatedCall::Finish(const absl::Status& status) {
   });
 }
 
-void SimulatedCall::CancelFromServer() {
+void SimulatedCall::Cut(const absl::Status& status) {
   if (server_over_) return;
   reset_by_server_ = true;
-  network_->loop().After(network_->Delay(), [self = shared_from_this()] {
-    self->EndClient(absl::CancelledError("CANCELLED"));
-  });
+  network_->loop().After(network_->Delay(),
+                         [self = shared_from_this(),
+                          arrived = FromGrpcStatus(ToGrpcStatus(status))] {
+                           self->EndClient(arrived);
+                         });
   network_->loop().After(absl::ZeroDuration(),
                          [self = shared_from_this()] { self->CancelServer(); });
 }

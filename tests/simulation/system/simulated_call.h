@@ -53,8 +53,8 @@ class SimulatedCall final : public std::enable_shared_from_this<SimulatedCall> {
   // on_write_done follows; one at a time.
   void Write(Event deliver);
   void Finish(const absl::Status& status);
-  // The client is told CANCELLED, whatever Finish says after it.
-  void CancelFromServer();
+  // The client is told this, whatever Finish says after it.
+  void Cut(const absl::Status& status);
   absl::Time deadline() const { return deadline_; }
 
   // --- What happens to it.

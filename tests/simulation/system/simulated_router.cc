@@ -9,16 +9,18 @@ namespace baton {
 
 struct SimulatedRouter::Process {
   Process(uint64_t its_nonce, const Options& options,
-          WorkerPool::Options its_pool)
+          WorkerPool::Options its_pool, EventLoop* loop)
       : nonce(its_nonce),
         admission(options.admission),
         retry_budget(options.retry_budget),
-        pool(std::move(its_pool)) {}
+        pool(std::move(its_pool)),
+        streams(std::make_shared<ProcessStreams>(options.streams, loop)) {}
   const uint64_t nonce;
   uint64_t counter = 0;
   Admission admission;
   RetryBudget retry_budget;
   WorkerPool pool;
+  const std::shared_ptr<ProcessStreams> streams;  // See ServerStream.
   std::vector<Prober> probers;
   // Shared with whatever may bring it an event.
   std::vector<std::shared_ptr<RouterCall>> calls;
@@ -39,6 +41,9 @@ uint64_t SimulatedRouter::NextCounter() { return ++process_->counter; }
 Admission& SimulatedRouter::admission() { return process_->admission; }
 WorkerPool& SimulatedRouter::pool() { return process_->pool; }
 RetryBudget& SimulatedRouter::retry_budget() { return process_->retry_budget; }
+const std::shared_ptr<ProcessStreams>& SimulatedRouter::streams() {
+  return process_->streams;
+}
 
 void SimulatedRouter::Start() {
   CHECK(!is_up());
@@ -55,7 +60,7 @@ void SimulatedRouter::Start() {
   pool.ejection = options_.ejection;
   pool.clock = &loop_->clock();
   process_ = std::make_unique<Process>(loop_->dice().Bits(), options_,
-                                       std::move(pool));
+                                       std::move(pool), loop_);
   process_->probers.resize(workers_.size());
   calls_->SetListening(id(), true);
   for (uint32_t i = 0; i < workers_.size(); ++i) Probe(WorkerId(i));
@@ -66,6 +71,7 @@ void SimulatedRouter::Crash() {
   calls_->OnDied(id(), true);
   for (const Prober& prober : process_->probers) loop_->Cancel(prober.next);
   for (const auto& call : process_->calls) call->OnCrash();
+  process_->streams->Stop();
   process_.reset();
 }
 

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "proto/baton/v1/inference.pb.h"
 #include "proto/baton/v1/worker.pb.h"
+#include "server/edge/stream_budget.h"
 #include "server/router/admission.h"
 #include "server/router/attempt.h"
 #include "server/router/outlier_ejection.h"
@@ -26,6 +27,7 @@
 #include "server/router/worker_state.h"
 #include "server/text/tokenizer.h"
 #include "tests/simulation/system/event_loop.h"
+#include "tests/simulation/system/process_streams.h"
 #include "tests/simulation/system/server_stream.h"
 #include "tests/simulation/system/simulated_call.h"
 #include "tests/simulation/system/simulated_worker.h"
@@ -49,8 +51,7 @@ class SimulatedRouter final {
     absl::Duration probe_interval;
     absl::Duration probe_retry;
     absl::Duration probe_timeout;
-    // Of one client that reads slowly.
-    size_t max_queued_client_bytes = 0;
+    StreamLimits streams;
     const Tokenizer* tokenizer = nullptr;  // Borrowed.
     uint32_t vocab_size = 0;               // The workers' models'.
   };
@@ -92,6 +93,7 @@ class SimulatedRouter final {
   // What all requests have in common; not OK: there are too many of them.
   absl::Status TakeRetry(std::string_view reason, const AttemptGoal& goal);
   RetryBudget& retry_budget();
+  const std::shared_ptr<ProcessStreams>& streams();
 
   // --- What others see of it.
   ProcessId id() const { return options_.id; }

@@ -73,14 +73,16 @@ void SimulatedWorker::Start() {
   rank.transfer.token_seed = loop_->dice().Bits() | 1;
   process->rank =
       std::make_unique<FakeRank>(rank, &process->clock, std::move(transport));
-  process->parts = {.engine = &process->rank->engine(),
-                    .gate = &process->gate,
-                    .on_outcome =
-                        [this](const GenerationOutcome& outcome) {
-                          // The dead are heard of no more.
-                          if (is_up()) options_.on_outcome(outcome.status);
-                        },
-                    .wake = [this] { Wake(); }};
+  process->parts = {
+      .engine = &process->rank->engine(),
+      .gate = &process->gate,
+      .streams = std::make_shared<ProcessStreams>(options_.streams, loop_),
+      .on_outcome =
+          [this](const GenerationOutcome& outcome) {
+            // The dead are heard of no more.
+            if (is_up()) options_.on_outcome(outcome.status);
+          },
+      .wake = [this] { Wake(); }};
   // One for all: the order of the gate's own is nobody's.
   process->gate.OnCut(this, [this] { Cut(); });
   process_ = std::move(process);
@@ -289,6 +291,7 @@ void SimulatedWorker::End(bool told) {
 void SimulatedWorker::TearDown(Process* process) {
   constexpr int kMaxTurns = 100'000;
   FakeRank& rank = *process->rank;
+  process->parts.streams->Stop();
   for (const auto& [number, stream] : process->streams) stream->Abort();
   for (int turn = 0; !rank.engine().idle(); ++turn) {
     CHECK_LT(turn, kMaxTurns) << "a dead engine that never rests";

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "comm/loopback_transport.h"
 #include "proto/baton/v1/worker.pb.h"
+#include "server/edge/stream_budget.h"
 #include "tests/simulation/system/event_loop.h"
 #include "tests/simulation/system/server_stream.h"
 #include "tests/simulation/system/simulated_call.h"
@@ -31,6 +32,7 @@ class SimulatedWorker final {
     WorkerShape shape;
     // Tasks of its device take up to that, and its loop comes as often.
     absl::Duration unit;
+    StreamLimits streams;
     // How each request of it ended, in the engine.
     std::function<void(const absl::Status&)> on_outcome;
   };

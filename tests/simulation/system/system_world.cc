@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "server/edge/grpc_status.h"
+#include "server/edge/stream_budget.h"
 
 namespace baton {
 namespace {
@@ -146,9 +147,13 @@ void SystemWorld::Judge(const SimulatedClient& client) {
       CHECK_GE(loop_.now(), client.deadline());
       return faults_->Count(FaultKind::kDeadline);
     case absl::StatusCode::kCancelled:
-      if (client.has_cancelled()) return faults_->Count(FaultKind::kCancel);
+      CHECK(client.has_cancelled()) << status.ToString();
+      return faults_->Count(FaultKind::kCancel);
+    case absl::StatusCode::kAborted:
       // Where slow readers are cut nobody is always fast enough.
       CHECK(options_.requests.reads_slowly) << status.ToString();
+      CHECK(absl::StartsWith(status.message(), kSlowReaderReason))
+          << status.ToString();
       return faults_->Count(FaultKind::kSlowReaderCut);
     case absl::StatusCode::kUnavailable:
       // A worker was lost; or KV was, or the worker was full, when nobody else

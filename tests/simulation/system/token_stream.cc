@@ -7,7 +7,6 @@
 #include "base/logging.h"
 #include "server/convert.h"
 #include "server/edge/grpc_status.h"
-#include "server/edge/stream_reactor.h"
 
 namespace baton {
 namespace {
@@ -40,13 +39,16 @@ TokenStream<Response>::TokenStream(StreamStart<Response> start,
                                    GenerationRequest request)
     : parts_(parts),
       id_(request.id),
+      first_sample_(request.sample_index),
+      num_samples_(request.num_samples),
       attempt_(request.attempt),
-      stream_(std::move(start), request.num_samples * kMaxQueuedStreamBytes,
+      stream_(std::move(start), parts->streams,
               {.on_peer_gone =
                    [this] {
                      Abort();
                      parts_->wake();
                    },
+               .on_flow = [this](bool paused) { OnFlow(paused); },
                .on_over = parts->wake}) {
   std::vector<TokenSink*> sinks;
   for (uint32_t i = 0; i < request.num_samples; ++i) {
@@ -58,6 +60,16 @@ TokenStream<Response>::TokenStream(StreamStart<Response> start,
   stream_.End(absl::IsResourceExhausted(status)
                   ? WithRetryDelay(status, absl::Seconds(1))
                   : status);
+}
+
+// All samples: they wait for the same reader.
+template <typename Response>
+void TokenStream<Response>::OnFlow(bool paused) {
+  parts_->engine->SetPaused({.id = id_,
+                             .first_sample = first_sample_,
+                             .num_samples = num_samples_,
+                             .paused = paused});
+  parts_->wake();
 }
 
 // The first one last: the others may wait for its prompt.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "engine/generation_request.h"
@@ -14,6 +15,7 @@
 #include "proto/baton/v1/worker.pb.h"
 #include "server/edge/request_gate.h"
 #include "server/token_stream_reactor.h"
+#include "tests/simulation/system/process_streams.h"
 #include "tests/simulation/system/server_stream.h"
 
 namespace baton {
@@ -22,6 +24,7 @@ namespace baton {
 struct TokenStreamParts {
   LLMEngine* engine = nullptr;
   RequestGate* gate = nullptr;
+  std::shared_ptr<ProcessStreams> streams;  // See ServerStream.
   // How each request ended, in the engine.
   std::function<void(const GenerationOutcome&)> on_outcome;
   // The engine has something to do, or a call is over.
@@ -64,12 +67,15 @@ class TokenStream final : public AnyTokenStream {
     bool ended_ = false;
   };
 
+  void OnFlow(bool paused);
   void Tell(Response response);
   void OnSampleEnd(const GenerationOutcome& outcome);
   absl::Status ToPeer(const absl::Status& status) const;
 
   const TokenStreamParts* const parts_;
   const RequestId id_;
+  const uint32_t first_sample_;
+  const uint32_t num_samples_;
   const uint32_t attempt_;
   ServerStream<Response, TokenStreamTraits> stream_;
   std::deque<Sample> samples_;

@@ -35,7 +35,11 @@ enum class FaultKind : uint8_t {
   // Of a request.
   kCancel,
   kDeadline,
+  // Of a reader that falls behind.
+  kClientPause,  // The router reads no more for it.
   kSlowReaderCut,
+  kWorkerPause,  // The router does not read: its samples stand still.
+  kWorkerCut,    // It has not read for too long.
   // What tight limits bring about.
   kRouterQueueFull,
   kWorkerQueueFull,
@@ -43,7 +47,7 @@ enum class FaultKind : uint8_t {
   kLeaseRunsOut,  // At the prefill worker.
   kKvRefused,     // By the decode worker: the lease has ended.
 };
-inline constexpr size_t kNumFaultKinds = 28;
+inline constexpr size_t kNumFaultKinds = 31;
 
 inline constexpr std::array<std::string_view, kNumFaultKinds> kFaultNames = {
     "prefill_crash",
@@ -68,7 +72,10 @@ inline constexpr std::array<std::string_view, kNumFaultKinds> kFaultNames = {
     "kv_delay",
     "cancel",
     "deadline",
+    "client_pause",
     "slow_reader_cut",
+    "worker_pause",
+    "worker_cut",
     "router_queue_full",
     "worker_queue_full",
     "preemption",

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/logging.h"
 #include "server/edge/stream_budget.h"
 #include "tests/simulation/system/event_loop.h"
 
@@ -28,6 +29,13 @@ class ProcessStreams final {
   }
   // The process has died; no stream begins any more.
   void Stop() { loop_.Cancel(next_); }
+  // No byte waits for a reader, and nothing stands still for one.
+  void CheckNothingIsLeft() const {
+    const StreamCounts counts = budget_.counts();
+    CHECK_EQ(counts.bytes, 0u);
+    CHECK_EQ(counts.paused, 0u);
+    CHECK_EQ(num_open_, 0u);
+  }
 
  private:
   void TickLater() {

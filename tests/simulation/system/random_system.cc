@@ -134,10 +134,14 @@ void SetStreams(Dice& dice, SystemOptions* system) {
   clients.resume_bytes = dice.Between(0, 99);
   clients.max_bytes = dice.Between(1000, 20'000);
   clients.slow_reader_timeout = Milliseconds(dice.Between(50, 1000));
-  // A router that waits for its client does not read, for that long.
+  // A router that waits for its client does not read.
+  const bool cuts_routers = dice.OneIn(2);
   for (SimulatedWorker::Options& worker : system->workers) {
     worker.streams.pause_bytes = dice.Between(100, 2000);
     worker.streams.resume_bytes = dice.Between(0, 99);
+    if (!cuts_routers) continue;
+    worker.streams.max_bytes = dice.Between(1000, 50'000);
+    worker.streams.slow_reader_timeout = Milliseconds(dice.Between(50, 2000));
   }
 }
 

@@ -78,6 +78,7 @@ void RouterCall::OnClientGone() {
 // Actions are carried out in their order, so the newest pace is the last one.
 void RouterCall::OnFlow(bool paused) {
   client_paused_ = paused;
+  if (paused) router_.CountPause();
   Handle([](Generation&, absl::Time) {
     Actions actions;
     actions.flow = true;

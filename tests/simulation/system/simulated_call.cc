@@ -50,6 +50,7 @@ void SimulatedCall::OnRequest(Accept& accept) {
 void SimulatedCall::Cancel() {
   // Soon: never within the call.
   network_->loop().After(network_->Delay(), [self = shared_from_this()] {
+    self->reading_ = true;
     self->EndClient(absl::CancelledError("CANCELLED"));
   });
 }
@@ -58,9 +59,13 @@ void SimulatedCall::SetReading(bool reading) {
   reading_ = reading;
   if (!reading) return;
   // Soon: never within the call.
-  network_->loop().After(absl::ZeroDuration(), [self = shared_from_this()] {
-    self->Pump(&self->to_client_);
-  });
+  network_->loop().After(absl::ZeroDuration(),
+                         [self = shared_from_this()] { self->ReadOn(); });
+}
+
+void SimulatedCall::ReadOn() {
+  if (unread_end_.has_value()) EndClient(absl::Status(*unread_end_));
+  Pump(&to_client_);
 }
 
 void SimulatedCall::Write(Event deliver) {
@@ -180,7 +185,12 @@ bool SimulatedCall::IsBlocked(const Pipe& pipe) const {
 }
 
 void SimulatedCall::EndClient(const absl::Status& status) {
-  if (std::exchange(client_over_, true)) return;
+  if (client_over_) return;
+  if (!reading_) {
+    if (!unread_end_.has_value()) unread_end_ = status;
+    return;
+  }
+  client_over_ = true;
   network_->loop().Note("client end", number_,
                         static_cast<uint64_t>(status.code()));
   to_client_.parcels.clear();

@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -45,7 +46,8 @@ class SimulatedCall final : public std::enable_shared_from_this<SimulatedCall> {
 
   // --- The client's end.
   void Cancel();
-  // Reads slowly: what comes waits until it goes on.
+  // Reads slowly: what comes waits until it goes on, and so does the end, but
+  // for Cancel's.
   void SetReading(bool reading);
 
   // --- The server's end, from its Accept on.
@@ -91,6 +93,7 @@ class SimulatedCall final : public std::enable_shared_from_this<SimulatedCall> {
   bool IsBlocked(const Pipe& pipe) const;
   void BreakIfBlocked();
   void TellWriteDone();
+  void ReadOn();
   void EndClient(const absl::Status& status);
   void CancelServer();
 
@@ -104,6 +107,7 @@ class SimulatedCall final : public std::enable_shared_from_this<SimulatedCall> {
   OnEnd on_end_;
   bool client_over_ = false;
   bool reading_ = true;
+  std::optional<absl::Status> unread_end_;
   ServerEnd server_end_;
   bool accepted_ = false;
   bool server_over_ = false;

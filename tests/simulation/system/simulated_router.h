@@ -94,12 +94,15 @@ class SimulatedRouter final {
   absl::Status TakeRetry(std::string_view reason, const AttemptGoal& goal);
   RetryBudget& retry_budget();
   const std::shared_ptr<ProcessStreams>& streams();
+  void CountPause() { ++num_pauses_; }
 
   // --- What others see of it.
   ProcessId id() const { return options_.id; }
   // Drops the calls that are over; how many are not.
   size_t CollectCalls();
   const std::set<std::string>& retry_reasons() const { return retry_reasons_; }
+  // For clients that fell behind.
+  uint64_t num_pauses() const { return num_pauses_; }
 
  private:
   struct Prober {
@@ -119,6 +122,7 @@ class SimulatedRouter final {
   CallNetwork* const calls_;
   const std::vector<SimulatedWorker*> workers_;
   uint64_t num_incarnations_ = 0;
+  uint64_t num_pauses_ = 0;
   bool probes_ = true;
   std::unique_ptr<Process> process_;
   std::set<std::string> retry_reasons_;  // That ever were.

@@ -82,6 +82,8 @@ void SimulatedWorker::Start() {
             // The dead are heard of no more.
             if (is_up()) options_.on_outcome(outcome.status);
           },
+      .on_paused = options_.on_paused,
+      .on_cut = options_.on_cut,
       .wake = [this] { Wake(); }};
   // One for all: the order of the gate's own is nobody's.
   process->gate.OnCut(this, [this] { Cut(); });
@@ -142,6 +144,7 @@ void SimulatedWorker::CheckNothingIsLeft() const {
   CHECK_EQ(load.exporting_requests + load.importing_requests, 0u);
   CHECK_EQ(load.running_requests + load.waiting_requests, 0u);
   CHECK_EQ(num_calls(), 0u);
+  process_->parts.streams->CheckNothingIsLeft();
 }
 
 std::string_view SimulatedWorker::kv_address() const {

@@ -35,6 +35,9 @@ class SimulatedWorker final {
     StreamLimits streams;
     // How each request of it ended, in the engine.
     std::function<void(const absl::Status&)> on_outcome;
+    // Readers of its streams were too slow: at first, and for too long.
+    std::function<void()> on_paused;
+    std::function<void()> on_cut;
   };
   struct ProbeAnswer {
     v1::GetWorkerInfoResponse info;

@@ -54,6 +54,12 @@ void SystemWorld::MakeWorkers() {
     worker.on_outcome = [this, role = worker.role](const absl::Status& status) {
       OnOutcome(role, status);
     };
+    worker.on_paused = [this] { faults_->Count(FaultKind::kWorkerPause); };
+    worker.on_cut = [this] {
+      // What the router makes of that.
+      kv_was_lost_ = true;
+      faults_->Count(FaultKind::kWorkerCut);
+    };
     workers_.push_back(std::make_unique<SimulatedWorker>(
         worker, &loop_, &calls_, &kv_network_));
     workers_.back()->Start();
@@ -217,6 +223,7 @@ void SystemWorld::CheckNothingIsLeft() {
     CHECK_EQ(router->pool().num_in_flight(), 0);
     CHECK_EQ(router->admission().num_running(), 0u);
     CHECK_EQ(router->admission().num_waiting(), 0u);
+    router->streams()->CheckNothingIsLeft();
   }
   for (const auto& worker : workers_) worker->CheckNothingIsLeft();
   CHECK_EQ(calls_.num_live(), 0u);
@@ -235,6 +242,7 @@ SystemResult SystemWorld::result() const {
     CountOf(FaultKind::kPreemption, &result.faults) += counts.preemptions;
   }
   for (const auto& router : routers_) {
+    CountOf(FaultKind::kClientPause, &result.faults) += router->num_pauses();
     result.retry_reasons.insert(router->retry_reasons().begin(),
                                 router->retry_reasons().end());
   }

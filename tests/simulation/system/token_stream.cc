@@ -45,6 +45,7 @@ TokenStream<Response>::TokenStream(StreamStart<Response> start,
       stream_(std::move(start), parts->streams,
               {.on_peer_gone =
                    [this] {
+                     if (stream_.is_cut()) parts_->on_cut();
                      Abort();
                      parts_->wake();
                    },
@@ -65,6 +66,7 @@ TokenStream<Response>::TokenStream(StreamStart<Response> start,
 // All samples: they wait for the same reader.
 template <typename Response>
 void TokenStream<Response>::OnFlow(bool paused) {
+  if (paused) parts_->on_paused();
   parts_->engine->SetPaused({.id = id_,
                              .first_sample = first_sample_,
                              .num_samples = num_samples_,

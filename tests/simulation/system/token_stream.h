@@ -27,6 +27,9 @@ struct TokenStreamParts {
   std::shared_ptr<ProcessStreams> streams;  // See ServerStream.
   // How each request ended, in the engine.
   std::function<void(const GenerationOutcome&)> on_outcome;
+  // All samples of a stream stand still; its reader is cut.
+  std::function<void()> on_paused;
+  std::function<void()> on_cut;
   // The engine has something to do, or a call is over.
   std::function<void()> wake;
 };

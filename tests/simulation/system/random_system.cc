@@ -141,7 +141,7 @@ void SetStreams(Dice& dice, SystemOptions* system) {
     worker.streams.resume_bytes = dice.Between(0, 99);
     if (!cuts_routers) continue;
     worker.streams.max_bytes = dice.Between(1000, 50'000);
-    worker.streams.slow_reader_timeout = Milliseconds(dice.Between(50, 2000));
+    worker.streams.slow_reader_timeout = Milliseconds(dice.Between(20, 400));
   }
 }
 

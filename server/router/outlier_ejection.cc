@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "base/logging.h"
 #include "server/edge/grpc_status.h"
+#include "server/edge/stream_budget.h"
 
 namespace baton {
 namespace {
@@ -11,6 +13,11 @@ namespace {
 // The others of a role are fine if so many of their calls are good for each one
 // that brings nothing in time.
 constexpr int64_t kGoodForALateOne = 4;
+
+// We did not read, for a client that reads slowly. What is cut has no details.
+bool IsCutByWorker(const absl::Status& status) {
+  return absl::StartsWith(status.message(), kSlowReaderReason);
+}
 
 }  // namespace
 
@@ -27,8 +34,9 @@ CallOutcome OutcomeOf(const absl::Status& status, bool answered) {
       // With a reason the worker is alive and says why it can't: it drains, or
       // the other end of the transfer is gone. Without, whatever was under way
       // at the worker may have ended so.
-      return ErrorReason(status).has_value() ? CallOutcome::kNone
-                                             : CallOutcome::kLost;
+      return ErrorReason(status).has_value() || IsCutByWorker(status)
+                 ? CallOutcome::kNone
+                 : CallOutcome::kLost;
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
     case absl::StatusCode::kDataLoss:

@@ -42,6 +42,7 @@ TEST(OutcomeOfTest, BlamesTheWorkerForItsOwnFaultsAlone) {
   EXPECT_EQ(OutcomeOf(draining, false), kNone);
   EXPECT_EQ(OutcomeOf(absl::AbortedError(""), true), kLost);
   EXPECT_EQ(OutcomeOf(WithReason(absl::AbortedError(""), "X"), true), kNone);
+  EXPECT_EQ(OutcomeOf(absl::AbortedError("SLOW_READER: 9s"), true), kNone);
   EXPECT_EQ(OutcomeOf(absl::DeadlineExceededError(""), false), kDeadline);
   EXPECT_EQ(OutcomeOf(absl::DeadlineExceededError(""), true), kNone);
   EXPECT_EQ(OutcomeOf(absl::CancelledError(""), false), kNone);

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """What a process leaves behind, whatever ends it: nothing. And an operator's drain."""
 
+import os
 import re
 import signal
 import subprocess
 import threading
 import unittest
+
+# Before gRPC is loaded: it would stop its threads for the fork of a drain, and may never go on.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import grpc
 

@@ -1,6 +1,7 @@
 """The processes of one expert-parallel group, each by itself, and a router before them."""
 
 import os
+import random
 import re
 import signal
 import socket
@@ -13,9 +14,15 @@ import urllib.request
 
 
 def free_address():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return "127.0.0.1:%d" % taken.getsockname()[1]
+    """Of a port below those that the kernel gives out by itself: while its server is away, nobody else gets it."""
+    while True:
+        port = random.randrange(10000, 32768)
+        try:
+            with socket.socket() as taken:
+                taken.bind(("127.0.0.1", port))
+            return "127.0.0.1:%d" % port
+        except OSError:
+            pass  # Somebody has it.
 
 
 class Server:

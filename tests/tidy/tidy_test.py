@@ -2,7 +2,7 @@
 """Checks the whole tree against rules.py and clang-format, after proving that each
 rule fires on a bad sample and is silent on a good one.
 
-usage: tidy_test.py ANY_FILE_OF_THE_TREE...   (a link: its real path names the tree)"""
+The tree is the one that this file, by its real path, is in."""
 
 import os
 import shutil
@@ -104,11 +104,9 @@ def badly_formatted(root, tree):
     return sorted({line.split(":")[0] for line in run.stderr.splitlines() if "error:" in line})
 
 
-def main(argv):
+def main():
     errors = self_test()
-    root = os.path.dirname(os.path.realpath(argv[0]))
-    if not os.path.exists(os.path.join(root, "WORKSPACE")):
-        sys.exit("%s is not the top of the tree" % root)
+    root = os.path.realpath(__file__).removesuffix("/tests/tidy/tidy_test.py")
     tree = read_tree(root)
     violations = rules.check(tree)
     errors += ["%s:%d: %s [%s]" % (path, number, message, rule) for rule, path, number, message in violations]
@@ -119,4 +117,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -220,13 +220,14 @@ class FailoverTest(unittest.TestCase):
         expected = self.undisturbed(requests)
         for samples, _ in expected:
             self.assertGreater(min(len(sample["ids"]) for sample in samples), MAX_TOKENS // 3)
-        streams = self.pools.streams(requests)
         first, second = self.pools.decode
-        self.await_tokens(streams)
+        for server in (first, second):
+            server.kill(signal.SIGSTOP)
+        streams = self.pools.streams(requests)
+        self.crawl(streams, first, second)
         lose(first)
         await_condition(lambda: self.resumes() > 0, "resumes")
-        self.await_tokens(streams)
-        second.kill(signal.SIGSTOP)  # No stream ends while the first one comes back.
+        self.crawl(streams, second)
         self.assertTrue(all(stream.is_alive() for stream in streams))
         before = self.resumes()
         self.pools.restart(first)
@@ -237,10 +238,20 @@ class FailoverTest(unittest.TestCase):
         print("flags %s: %d resumes, %d tokens computed again" %
               (flags, self.resumes(), self.pools.router.metric("baton_router_recomputed_tokens_total")))
 
-    def await_tokens(self, streams):
+    @staticmethod
+    def crawl(streams, *servers):
+        """Until each stream has 8 tokens more, by moments between which the servers are stopped, as they are
+        at the end: however fast they are beside their clients, no stream comes to its end."""
         seen = [stream.fewest_tokens() for stream in streams]
-        await_condition(lambda: all(stream.fewest_tokens() > had + 8 for stream, had in zip(streams, seen)),
-                        "tokens of every stream")
+
+        def moment():
+            for server in servers:
+                server.kill(signal.SIGCONT)
+            signal.sigtimedwait([signal.SIGUSR1], 0.004)
+            for server in servers:
+                server.kill(signal.SIGSTOP)
+            return all(stream.fewest_tokens() > had + 8 for stream, had in zip(streams, seen))
+        await_condition(moment, "tokens of every stream")
 
     def retries(self):
         return self.pools.router.metric("baton_router_retries_total")

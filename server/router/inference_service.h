@@ -29,6 +29,9 @@ class InferenceService final : public v1::InferenceService::CallbackService {
   // Both are borrowed and outlive the server.
   InferenceService(Router* router, RequestGate* gate);
 
+  // Where long texts are worked on.
+  TextExecutor& text_executor() { return text_executor_; }
+
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context,
       const v1::GenerateRequest* request) override;

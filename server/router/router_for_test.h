@@ -18,6 +18,7 @@
 #include "server/router/fake_worker_for_test.h"
 #include "server/router/inference_service.h"
 #include "server/router/router.h"
+#include "server/router/text_executor.h"
 #include "server/text/text_model.h"
 
 namespace baton {
@@ -55,6 +56,7 @@ class RouterForTest final {
   v1::InferenceService::Stub& stub() { return *stub_; }
   Router& router() { return *router_; }
   RequestGate& gate() { return gate_; }
+  TextExecutor& text_executor() { return service_->text_executor(); }
   GenerateOutcome Generate(const v1::GenerateRequest& request);
   // The value of a series on /metrics: `name{labels}`.
   double Metric(const std::string& series);

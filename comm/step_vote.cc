@@ -126,7 +126,7 @@ VoteMessage StepVote::Post(const Ballot& ballot) {
                          .step = next_,
                          .process = options_.process,
                          .ballot = ballot};
-  CHECK(OnMessage(message));
+  CHECK(Record(message));
   MoveTo(VotePhase::kCollecting);
   return message;
 }
@@ -138,32 +138,37 @@ VoteMessage StepVote::Confirm(bool got_prefill) {
                                .process = options_.process,
                                .is_confirmation = true,
                                .got_prefill = got_prefill};
-  CHECK(OnMessage(message)) << "confirmed twice";
+  CHECK(Record(message)) << "confirmed twice";
   return message;
 }
 
 bool StepVote::OnMessage(const VoteMessage& message) {
   StepId after = next_;
   ++after;
-  const bool is_known = message.epoch == options_.epoch &&
-                        message.process < options_.num_processes &&
-                        (message.step == next_ || message.step == after);
-  bool is_new = false;
-  if (is_known) {
-    Round& round = RoundOf(message.step);
-    if (message.is_confirmation) {
-      std::optional<bool>& place = round.confirmations[message.process];
-      is_new = !place.has_value();
-      if (is_new) place = message.got_prefill;
-      round.num_confirmations += is_new;
-    } else {
-      std::optional<Ballot>& place = round.ballots[message.process];
-      is_new = !place.has_value();
-      if (is_new) place = message.ballot;
-      round.num_ballots += is_new;
-    }
-  }
+  const bool is_new = message.epoch == options_.epoch &&
+                      message.process < options_.num_processes &&
+                      message.process != options_.process &&
+                      (message.step == next_ || message.step == after) &&
+                      Record(message);
   num_dropped_ += !is_new;
+  return is_new;
+}
+
+// False: it was there.
+bool StepVote::Record(const VoteMessage& message) {
+  Round& round = RoundOf(message.step);
+  bool is_new = false;
+  if (message.is_confirmation) {
+    std::optional<bool>& place = round.confirmations[message.process];
+    is_new = !place.has_value();
+    if (is_new) place = message.got_prefill;
+    round.num_confirmations += is_new;
+  } else {
+    std::optional<Ballot>& place = round.ballots[message.process];
+    is_new = !place.has_value();
+    if (is_new) place = message.ballot;
+    round.num_ballots += is_new;
+  }
   return is_new;
 }
 

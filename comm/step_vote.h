@@ -134,8 +134,8 @@ class StepVote {
   // Our ballot for step next(); to be sent to all others.
   // REQUIRES: kPosting.
   VoteMessage Post(const Ballot& ballot);
-  // False, and counted: of another epoch, late, early by more than a step,
-  // again, or of nobody.
+  // What a peer sent. False, and counted: of another epoch, late, early by more
+  // than a step, again, in our own name, or of nobody.
   bool OnMessage(const VoteMessage& message);
   // Once all ballots are here. A decision that is not final is followed by
   // Confirm; any other moves on to the next step.
@@ -174,6 +174,7 @@ class StepVote {
     void Clear();
   };
 
+  bool Record(const VoteMessage& message);
   Round& RoundOf(StepId step) { return rounds_[step.value() % 2]; }
   const Round& RoundOf(StepId step) const { return rounds_[step.value() % 2]; }
   void MoveTo(VotePhase to);

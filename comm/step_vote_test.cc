@@ -206,12 +206,14 @@ TEST(StepVoteMessagesTest, WhatIsNotOfThisStepOrTheNextIsDroppedAndCounted) {
   bad = good;
   bad.process = 3;
   EXPECT_FALSE(vote.OnMessage(bad)) << "of nobody";
+  bad.process = 0;
+  EXPECT_FALSE(vote.OnMessage(bad)) << "in our name";
   bad = good;
   bad.step = StepId(3);
   EXPECT_FALSE(vote.OnMessage(bad)) << "early";
   bad.step = StepId(0);
   EXPECT_FALSE(vote.OnMessage(bad)) << "late";
-  EXPECT_EQ(vote.num_dropped(), 5u);
+  EXPECT_EQ(vote.num_dropped(), 6u);
   EXPECT_TRUE(vote.is_called());
   EXPECT_EQ(vote.Missing(), (std::vector<uint32_t>{0, 2}));
   vote.Post(OneRank(false, 1));

@@ -20,6 +20,7 @@ STAGES = [
     ("unit tests and fault points under ASan and UBSan", ["--config=asan"], ["-noasan", "-integration", "-tidy"]),
     ("threaded tests under TSan", ["--config=tsan"], ["tsan"]),
     ("digests under clang", ["--config=clang"], ["digest"]),
+    ("fuzz targets under libFuzzer", ["--config=fuzz"], ["fuzz"]),
 ]
 # The tag is not "long": Bazel's filter would take every test of size large for it.
 LONG = [

@@ -44,8 +44,11 @@ class LoadLoop::Call final
     TokenTiming timing = MeasureTokens(sent_, ended, arrivals_);
     timing.prompt_tokens =
         static_cast<size_t>(request_.prompt().token_ids().ids_size());
-    loop_->OnEnded(status, std::move(timing));
+    LoadLoop* const loop = loop_;
+    const grpc::Status ended_with = status;
+    // Before it tells: the process may end then, and our context needs gRPC.
     delete this;
+    loop->OnEnded(ended_with, std::move(timing));
   }
 
   LoadLoop* const loop_;

@@ -77,6 +77,7 @@ void MemoryGuard::Check() {
   if (pressure == MemoryPressure::kShed && shed_) {
     shed_waiting_.Increment(static_cast<double>(shed_()));
   }
+  if (pressure != MemoryPressure::kNone) options_.trim();
 }
 
 void MemoryGuard::Enter(MemoryPressure pressure,

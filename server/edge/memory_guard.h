@@ -3,6 +3,7 @@
 #ifndef BATON_SERVER_EDGE_MEMORY_GUARD_H_
 #define BATON_SERVER_EDGE_MEMORY_GUARD_H_
 
+#include <malloc.h>
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 #include <prometheus/registry.h>
@@ -33,6 +34,8 @@ struct MemoryGuardOptions {
   std::function<std::optional<MemoryUse>()> read = [] {
     return ReadMemoryUse();
   };
+  // Gives back what is free but kept: else a peak would count as use for ever.
+  std::function<void()> trim = [] { malloc_trim(0); };
 };
 
 // None where no limit is known.

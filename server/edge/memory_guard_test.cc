@@ -37,10 +37,14 @@ class MemoryGuardTest : public ::testing::Test {
   }
 
   std::optional<MemoryUse> use_;
+  int num_trims_ = 0;
   prometheus::Registry registry_;
   RequestGate gate_;
   MemoryGuard guard_{
-      {.read = [this] { return use_; }}, &gate_, &registry_, "test"};
+      {.read = [this] { return use_; }, .trim = [this] { ++num_trims_; }},
+      &gate_,
+      &registry_,
+      "test"};
 };
 
 TEST_F(MemoryGuardTest, RefusesNewRequestsWhileMemoryIsShort) {
@@ -60,8 +64,10 @@ TEST_F(MemoryGuardTest, RefusesNewRequestsWhileMemoryIsShort) {
               HasSubstr("baton_memory_limit_bytes{role=\"test\"} 1000"));
   EXPECT_THAT(Metrics(), HasSubstr("baton_shed_requests_total{role=\"test\","
                                    "requests=\"new\"} 1"));
+  EXPECT_EQ(num_trims_, 2) << "at each look under pressure";
   use_->used_bytes = 900;
   guard_.Check();
+  EXPECT_EQ(num_trims_, 2);
   EXPECT_TRUE(gate_.Enter().ok());
   gate_.Close();
   use_->used_bytes = 990;

@@ -31,14 +31,14 @@ class Server:
     def __init__(self, binary, log, *flags):
         self.grpc = free_address()
         self.http = free_address()
-        self._command = ["deploy/bin/" + binary, "--model=" + MODEL, "--listen=" + self.grpc,
+        self.command = ["deploy/bin/" + binary, "--model=" + MODEL, "--listen=" + self.grpc,
                          "--metrics_listen=" + self.http, *flags]
         self._log = os.path.join(os.environ["TEST_TMPDIR"], log)
         self.process = None
 
     def start(self, stderr=None, **environment):
         with open(self._log, "w", encoding="utf-8") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=stderr or log,
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=stderr or log,
                                             env={**os.environ, **environment})
 
     def log(self):

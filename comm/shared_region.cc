@@ -122,7 +122,9 @@ absl::StatusOr<std::unique_ptr<SharedRegionView>> SharedRegionView::Map(
   const auto nonce = in.Int<uint64_t>();
   const std::string path(in.rest());
   if (path.empty()) return absl::InvalidArgumentError("remote_key: damaged");
-  const OwnedFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Whatever has that number by now, a pipe, say: it is not waited for.
+  const OwnedFd fd(
+      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (fd.get() < 0) return absl::ErrnoToStatus(errno, path);
   RETURN_IF_ERROR(CheckFile(fd.get(), nonce, bytes));
   void* const memory = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd.get(), 0);

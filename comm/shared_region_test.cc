@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -105,6 +106,21 @@ TEST(SharedRegionTest, WhateverTookTheFilesNumberIsNotMapped) {
       << "the system gives the lowest free number";
   EXPECT_TRUE(absl::IsNotFound(SharedRegionView::Map(key).status()));
   EXPECT_TRUE(SharedRegionView::Map((*another)->key()).ok());
+}
+
+TEST(SharedRegionTest, APipeThatTookTheFilesNumberIsNotWaitedFor) {
+  auto region = SharedRegion::Create(4096);
+  ASSERT_TRUE(region.ok()) << region.status();
+  const std::string key = (*region)->key();
+  region->reset();
+  const std::string name = testing::TempDir() + "/pipe";
+  ASSERT_EQ(mkfifo(name.c_str(), 0600), 0);
+  const int pipe = open(name.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_TRUE(UnsealBytes(key)->ends_with("/" + std::to_string(pipe)))
+      << "the system gives the lowest free number";
+  EXPECT_TRUE(absl::IsNotFound(SharedRegionView::Map(key).status()));
+  close(pipe);
+  unlink(name.c_str());
 }
 
 TEST(SharedRegionTest, NobodyCanShrinkIt) {

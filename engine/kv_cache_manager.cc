@@ -1,5 +1,6 @@
 #include "engine/kv_cache_manager.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/logging.h"
@@ -123,7 +124,9 @@ void KvCacheManager::TakeShared(KvBlockRange* range) {
 }
 
 void KvCacheManager::Hold(std::span<const BlockId> blocks) {
-  for (const BlockId block : blocks) ++holders_[block.value()];
+  for (const BlockId block : blocks) {
+    num_held_ += holders_[block.value()]++ == 0;
+  }
 }
 
 void KvCacheManager::Prepare(KvBlockRange* range, uint32_t tokens) {
@@ -157,7 +160,10 @@ void KvCacheManager::StepDone(StepId step) {
 void KvCacheManager::LeaveToOthers(KvBlockRange* range) {
   CountIn(range->state_) -= static_cast<uint32_t>(
       std::erase_if(range->blocks_, [this](const BlockId& block) {
-        if (--holders_[block.value()] == 0) return false;
+        if (--holders_[block.value()] == 0) {
+          --num_held_;
+          return false;
+        }
         allocator_.Free({&block, 1});
         return true;
       }));
@@ -194,6 +200,8 @@ void KvCacheManager::CheckInvariants(
     counted[static_cast<int>(KvRangeState::kQuarantined)] +=
         references - holders[i];
   }
+  const auto not_held = std::count(holders.begin(), holders.end(), 0u);
+  CHECK_EQ(num_held_, num_blocks() - not_held);
   for (int state = 0; state < kNumKvRangeStates; ++state) {
     CHECK_EQ(counted[state], blocks_in_[state]) << "state " << state;
   }

@@ -66,8 +66,13 @@ class KvCacheManager {
   uint32_t num_blocks() const { return allocator_.num_blocks(); }
   // Idle ones of the cache included: whoever needs blocks gets them.
   uint32_t num_free() const { return allocator_.num_free(); }
-  // Blocks of all ranges in a state, a shared one with each range that has it;
-  // kQuarantined: those to be free soon, if nobody takes them from the cache.
+  // Blocks of live ranges, each once.
+  uint32_t num_held() const { return num_held_; }
+  // Given up, and free soon if nobody takes them from the cache, each once.
+  uint32_t num_deferred() const {
+    return num_blocks() - num_free() - num_held_;
+  }
+  // Blocks of all ranges in a state, a shared one with each range that has it.
   uint32_t num_in(KvRangeState state) const {
     return blocks_in_[static_cast<int>(state)];
   }
@@ -89,6 +94,7 @@ class KvCacheManager {
   PrefixCache cache_;
   BlockAllocator allocator_;
   std::vector<uint32_t> holders_;  // Of each block: live ranges.
+  uint32_t num_held_ = 0;          // Blocks that have a holder.
   DeferredRelease<KvBlockRange> quarantine_;
   StepId newest_launched_;
   StepId newest_done_;

@@ -300,14 +300,18 @@ TEST(KvCacheManagerTest, ABlockTakenFromTheCacheInQuarantineWaitsForItsSteps) {
   kv.StepLaunched(StepId(1));
   kv.Release(&first);
   EXPECT_EQ(kv.num_free(), 1u);
+  EXPECT_EQ(kv.num_deferred(), 1u);
   kv.FindPrefix(tokens, 1, &chain);
   EXPECT_EQ(kv.NumIdle(chain.position), 0u);
   kv.TakePrefix(chain.position, &second);
+  EXPECT_EQ(kv.num_deferred(), 0u);
   kv.StepLaunched(StepId(2));  // Reads it, too.
   kv.Release(&second);
+  EXPECT_EQ(kv.num_deferred(), 1u) << "twice in quarantine";
   kv.StepDone(StepId(1));
   EXPECT_FALSE(kv.Reserve(&third, 128));
   kv.StepDone(StepId(2));
+  EXPECT_EQ(kv.num_deferred(), 0u);
   EXPECT_TRUE(kv.Reserve(&third, 128));
   EXPECT_EQ(kv.prefix_cache().num_evicted(), 1u);
   kv.Release(&third);

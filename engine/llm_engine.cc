@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -397,10 +396,10 @@ void LLMEngine::UpdateLoad() {
   load.prefix_cache = scheduler_.prefix_counts();
   load.prefix_cache.evicted_blocks = kv_.prefix_cache().num_evicted();
   // Several exports may have a block; it counts once at most.
-  load.exported_blocks = std::min(kv_.num_in(KvRangeState::kExported),
-                                  kv_.num_blocks() - kv_.num_free());
-  load.importing_blocks = kv_.num_in(KvRangeState::kImporting);
-  load.deferred_blocks = kv_.num_in(KvRangeState::kQuarantined);
+  load.exported_blocks =
+      std::min(kv_.num_in(KvRangeState::kExported), kv_.num_held());
+  load.importing_blocks = importing_blocks_;
+  load.deferred_blocks = kv_.num_deferred();
   load.steps = history_.counts();
   absl::MutexLock lock(&load_mutex_);
   load_ = load;

@@ -10,7 +10,6 @@
 #include <optional>
 #include <set>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -188,6 +187,7 @@ class LLMEngine {
   absl::Time plan_start_;  // Of PlanStep.
   StepHistory history_;
   uint32_t num_exporting_ = 0;
+  uint32_t importing_blocks_ = 0;
   // The end on the device of the newest committed step, while work followed it
   // without a gap of ours.
   std::optional<absl::Time> device_busy_until_;

@@ -1,4 +1,5 @@
 // Prompts of which the prefill or the decode engine has whole blocks already.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -166,6 +167,29 @@ TEST_P(PrefixTransferTest, AHandleOfAnotherPromptOrSaltIsRefused) {
     world.RunUntilIdle();
     world.ExpectExact(split);
   }
+}
+
+// 200 tokens, of four blocks; the decode side has three.
+TEST_P(PrefixTransferTest, OnlyBlocksThatATransferWritesCountAsImporting) {
+  SplitWorld world(Options(), Options(), Endpoint());
+  world.Prefill(Ask(1, 200, 20));
+  world.RunUntilIdle();
+  for (uint64_t counter = 2; counter <= 5; ++counter) {
+    world.Prefill(Ask(counter, 200, 20));
+  }
+  uint32_t most = 0;
+  while (!world.idle()) {
+    world.Turn();
+    const EngineLoad load = world.decode().load();
+    EXPECT_EQ(load.importing_blocks, load.importing_requests);
+    most = std::max(most, load.importing_blocks);
+    for (const EngineLoad& side : {load, world.prefill().load()}) {
+      EXPECT_LE(
+          side.exported_blocks + side.importing_blocks + side.deferred_blocks,
+          side.total_blocks - side.free_blocks);
+    }
+  }
+  EXPECT_GT(most, 1u);
 }
 
 TEST_P(PrefixTransferTest, AnImportThatFailsLeavesNothingToFind) {

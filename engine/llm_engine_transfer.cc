@@ -32,6 +32,12 @@ absl::StatusOr<KvTailEntry> TakeTail(const KvImportEnded& event,
   return absl::DataLossError("KV tail: no token for this sample");
 }
 
+// Of an import's blocks those that the cache lacked.
+uint32_t NumImported(const SequenceMetadata& sequence) {
+  return static_cast<uint32_t>(sequence.kv.blocks().size()) -
+         sequence.prefix.position.num_blocks;
+}
+
 }  // namespace
 
 absl::Status LLMEngine::CheckTransfer(const GenerationRequest& request,
@@ -79,6 +85,7 @@ void LLMEngine::StartExport(SequenceMetadata* sequence) {
 
 void LLMEngine::StartImport(SequenceMetadata* sequence) {
   kv_.Transition(&sequence->kv, KvRangeState::kImporting);
+  importing_blocks_ += NumImported(*sequence);
   const uint32_t first_block = sequence->prefix.position.num_blocks;
   const std::vector<BlockId>& blocks = sequence->kv.blocks();
   environment_.transfer.StartImport(
@@ -112,6 +119,7 @@ void LLMEngine::OnImportEnded(const KvImportEnded& event) {
   SequenceMetadata& sequence = Live(SequenceId(event.id.value()));
   sequence.transfer_time = event.duration;
   sequence.transfer_bytes = event.bytes;
+  importing_blocks_ -= NumImported(sequence);
   if (sequence.phase() == SequencePhase::kEnding) {
     kv_.Release(&sequence.kv);
     Finish(&sequence, sequence.end_status);

@@ -57,8 +57,9 @@ std::span<SequenceMetadata* const> Scheduler::Admit() {
     PromptHolder holder = FindPrompt(*sequence);
     const uint32_t blocks = BlocksToTake(sequence, &holder);
     if (!HasRoom(blocks, held)) break;
-    if ((holder.sequence != nullptr && !holder.has_prompt) ||
-        AwaitsPrefix(*sequence)) {
+    const bool awaits = holder.sequence != nullptr ? !holder.has_prompt
+                                                   : AwaitsPrefix(*sequence);
+    if (awaits) {
       // Those behind it take only what it leaves.
       ++held.sequences;
       held.blocks += blocks;

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -32,7 +33,8 @@ class SchedulerPrefixTest : public testing::Test {
   }
 
   // Of so many tokens, which are alike.
-  SequenceMetadata* Add(uint32_t num_tokens, uint32_t token = 1) {
+  SequenceMetadata* Add(uint32_t num_tokens, uint32_t token = 1,
+                        std::optional<SequenceId> first_sample = {}) {
     GenerationRequest request;
     request.token_ids.assign(num_tokens, token);
     request.original_prompt_tokens = num_tokens;
@@ -40,6 +42,7 @@ class SchedulerPrefixTest : public testing::Test {
         std::move(request), nullptr, absl::UnixEpoch()));
     SequenceMetadata* sequence = sequences_.back().get();
     sequence->id = SequenceId(sequences_.size());
+    sequence->first_sample = first_sample;
     sequence->max_total_tokens = 10000;
     sequence->max_cached_rows = std::numeric_limits<uint32_t>::max();
     sequence->prefix.Extend(sequence->tokens);
@@ -149,6 +152,17 @@ TEST_F(SchedulerPrefixTest, AYoungerOneAwaitsTheBlocksThatAnOlderOneComputes) {
   Step();
   EXPECT_EQ(Admit(), std::vector<uint64_t>{2});
   EXPECT_EQ(sequences_[1]->computed_rows, 3 * 64u);
+}
+
+TEST_F(SchedulerPrefixTest, ASampleSharesWhatIsLaunchedBeforeItIsCached) {
+  Start(20);
+  Add(64 + 10, 1, SequenceId(1));
+  Add(64 + 10, 1, SequenceId(1));
+  EXPECT_EQ(Admit(), std::vector<uint64_t>{1});
+  scheduler_->Schedule(++step_, &plan_);
+  EXPECT_EQ(sequences_[0]->computed_rows, 0u);
+  EXPECT_EQ(Admit(), std::vector<uint64_t>{2});
+  EXPECT_EQ(sequences_[1]->kv.blocks()[0], sequences_[0]->kv.blocks()[0]);
 }
 
 TEST_F(SchedulerPrefixTest, WhoAwaitsABlockKeepsItsRoom) {

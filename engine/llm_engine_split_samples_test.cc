@@ -145,6 +145,23 @@ TEST_P(SplitSamplesTest, AFirstTokenThatEndsTheFirstLeavesTheOthersThePrompt) {
   }
 }
 
+// The other one has computed the prompt when the first is admitted.
+TEST_P(SplitSamplesTest, AFirstThatIsBehindImportsIntoBlocksOfItsOwn) {
+  FakeRank::Options options = Options();
+  options.engine.prefix_cache = false;
+  SplitWorld world(Options(), options);
+  const Split& split = world.Prefill(Sampled(150, 40), 2);
+  while (!split.decode_submitted) world.Turn();
+  PauseCommand pause = {.id = split.request.id, .paused = true};
+  world.decode().SetPaused(pause);
+  while (split.others[0].tokens.empty()) world.Turn();
+  pause.paused = false;
+  world.decode().SetPaused(pause);
+  world.RunUntilIdle();
+  world.ExpectExact(split);
+  EXPECT_EQ(split.decode.outcome->cached_tokens, 0u);
+}
+
 TEST_P(SplitSamplesTest, AbortsAtAnyTurnLeaveTheOthersExact) {
   const std::vector<std::optional<uint32_t>> victims = {0, 1, 2, std::nullopt};
   for (const std::optional<uint32_t> victim : victims) {

@@ -78,7 +78,8 @@ std::span<SequenceMetadata* const> Scheduler::Admit() {
 
 Scheduler::PromptHolder Scheduler::FindPrompt(
     const SequenceMetadata& sequence) const {
-  if (!sequence.first_sample.has_value()) return {};
+  // Blocks that others have are not to be written by a transfer.
+  if (!sequence.first_sample.has_value() || sequence.imports()) return {};
   const uint32_t rows = sequence.shareable_rows();
   const SequenceMetadata* computing = nullptr;
   for (auto it = PlaceOf(running_, *sequence.first_sample);

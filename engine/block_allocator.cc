@@ -32,7 +32,7 @@ bool BlockAllocator::Allocate(uint32_t count, std::vector<BlockId>* blocks) {
 void BlockAllocator::Share(std::span<const BlockId> blocks) {
   for (BlockId block : blocks) {
     if (references(block) == 0) {
-      CHECK(IsIdle(block)) << "block " << block << " is free";
+      CHECK(cache_->IsIdle(block)) << "block " << block << " is free";
       cache_->SetBusy(block);
     }
     ++references_[block.value()];
@@ -43,7 +43,7 @@ void BlockAllocator::Free(std::span<const BlockId> blocks) {
   for (auto it = blocks.rbegin(); it != blocks.rend(); ++it) {
     CHECK_GT(references(*it), 0u) << "block " << *it << " freed twice";
     if (--references_[it->value()] > 0) continue;
-    if (cache_ != nullptr && cache_->Contains(*it)) {
+    if (cache_->Contains(*it)) {
       cache_->SetIdle(*it);
     } else {
       free_.push_back(*it);
@@ -56,16 +56,16 @@ void BlockAllocator::CheckInvariants() const {
   for (BlockId block : free_) {
     CHECK(!seen[block.value()]) << "block " << block << " is free twice";
     CHECK_EQ(references(block), 0u) << "block " << block;
-    CHECK(cache_ == nullptr || !cache_->Contains(block)) << "block " << block;
+    CHECK(!cache_->Contains(block)) << "block " << block;
     seen[block.value()] = true;
   }
   for (uint32_t i = 0; i < num_blocks(); ++i) {
-    const bool is_idle = IsIdle(BlockId(i));
+    const bool is_idle = cache_->IsIdle(BlockId(i));
     CHECK(!seen[i] || !is_idle) << "block " << i << " is free twice";
     CHECK((seen[i] || is_idle) != (references_[i] > 0))
         << "block " << i << " is lost";
   }
-  if (cache_ != nullptr) cache_->CheckInvariants();
+  cache_->CheckInvariants();
 }
 
 }  // namespace baton

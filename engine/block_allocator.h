@@ -18,8 +18,8 @@ namespace baton {
 class BlockAllocator {
  public:
   // Borrows both: the pool, whose generations it advances, and the cache, which
-  // it tells who is idle. Null: nothing is cached.
-  explicit BlockAllocator(KvPool* pool, PrefixCache* cache = nullptr);
+  // it tells who is idle.
+  BlockAllocator(KvPool* pool, PrefixCache* cache);
   ~BlockAllocator();
   BlockAllocator(const BlockAllocator&) = delete;
   BlockAllocator& operator=(const BlockAllocator&) = delete;
@@ -39,8 +39,7 @@ class BlockAllocator {
     return references_[block.value()];
   }
   uint32_t num_free() const {
-    return static_cast<uint32_t>(free_.size()) +
-           (cache_ == nullptr ? 0 : cache_->num_idle());
+    return static_cast<uint32_t>(free_.size()) + cache_->num_idle();
   }
   uint32_t num_blocks() const { return pool_->num_blocks(); }
 
@@ -48,10 +47,6 @@ class BlockAllocator {
   void CheckInvariants() const;
 
  private:
-  bool IsIdle(BlockId block) const {
-    return cache_ != nullptr && cache_->IsIdle(block);
-  }
-
   KvPool* const pool_;
   PrefixCache* const cache_;
   // Not cached. The newest freed is the next allocated.

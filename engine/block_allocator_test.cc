@@ -40,7 +40,8 @@ TEST(BlockAllocatorTest, CachedBlocksAreFreeAndTheLastToBeGivenAnew) {
 
 TEST(BlockAllocatorTest, AllocatesAllOrNothing) {
   HeapKvPool pool(4, 64);
-  BlockAllocator allocator(pool.get());
+  PrefixCache cache(4);
+  BlockAllocator allocator(pool.get(), &cache);
   std::vector<BlockId> blocks;
   EXPECT_TRUE(allocator.Allocate(3, &blocks));
   EXPECT_FALSE(allocator.Allocate(2, &blocks));
@@ -51,7 +52,8 @@ TEST(BlockAllocatorTest, AllocatesAllOrNothing) {
 
 TEST(BlockAllocatorTest, EachAllocationIsANewGeneration) {
   HeapKvPool pool(1, 64);
-  BlockAllocator allocator(pool.get());
+  PrefixCache cache(1);
+  BlockAllocator allocator(pool.get(), &cache);
   std::vector<BlockId> first, second;
   ASSERT_TRUE(allocator.Allocate(1, &first));
   const uint64_t generation = pool->generation(first[0]);
@@ -64,7 +66,8 @@ TEST(BlockAllocatorTest, EachAllocationIsANewGeneration) {
 
 TEST(BlockAllocatorTest, ABlockFreedTwiceDies) {
   HeapKvPool pool(2, 64);
-  BlockAllocator allocator(pool.get());
+  PrefixCache cache(2);
+  BlockAllocator allocator(pool.get(), &cache);
   std::vector<BlockId> blocks;
   ASSERT_TRUE(allocator.Allocate(1, &blocks));
   allocator.Free(blocks);
@@ -73,7 +76,8 @@ TEST(BlockAllocatorTest, ABlockFreedTwiceDies) {
 
 TEST(BlockAllocatorTest, ASharedBlockIsFreeWithItsLastReference) {
   HeapKvPool pool(2, 64);
-  BlockAllocator allocator(pool.get());
+  PrefixCache cache(2);
+  BlockAllocator allocator(pool.get(), &cache);
   std::vector<BlockId> blocks;
   ASSERT_TRUE(allocator.Allocate(1, &blocks));
   allocator.Share(blocks);
@@ -90,7 +94,8 @@ TEST(BlockAllocatorTest, DiesWhenDestroyedWithBlocksOut) {
   EXPECT_DEATH(
       {
         HeapKvPool pool(2, 64);
-        BlockAllocator allocator(pool.get());
+        PrefixCache cache(2);
+        BlockAllocator allocator(pool.get(), &cache);
         std::vector<BlockId> blocks;
         allocator.Allocate(1, &blocks);
       },
@@ -103,7 +108,8 @@ TEST(BlockAllocatorTest, AgreesWithANaiveModelOverRandomCalls) {
   std::mt19937_64 random(seed);
   constexpr uint32_t kBlocks = 37;
   HeapKvPool pool(kBlocks, 64);
-  BlockAllocator allocator(pool.get());
+  PrefixCache cache(kBlocks);
+  BlockAllocator allocator(pool.get(), &cache);
   std::map<BlockId, uint64_t> out;  // Block to generation.
   for (int i = 0; i < 20000; ++i) {
     if (random() % 2 == 0) {

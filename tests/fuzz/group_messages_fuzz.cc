@@ -75,7 +75,7 @@ std::vector<std::string> FuzzSeeds() {
          .block_bytes = 64,
          .max_in_flight = 2,
          .address = "somewhere"},
-           KvReadableMessage{.token = 7, .num_blocks = 2},
+           KvReadableMessage{.token = 7, .num_blocks = 2, .checksums = {5, 6}},
            KvTailMessage{.token = 7, .tail = "tail"},
            KvDoneMessage{.export_id = ExportId(3), .token = 7},
            KvCancelMessage{.export_id = ExportId(3), .token = 7},

@@ -106,10 +106,11 @@ void FuzzOne(std::string_view bytes) {
   }
   prefill->agent().PublishReadable(kExport, kBlocks);
   prefill->agent().PublishTail(kExport, "end");
-  for (int i = 0; i < kPolls && decode->imports().empty(); ++i) {
+  for (int i = 0; i < kPolls && prefill->exports().empty(); ++i) {
     prefill->agent().Poll();
     decode->agent().Poll();
   }
+  CHECK_OK(prefill->exports().at(kExport).status);
   CHECK_OK(decode->imports().at(kImport).status);
   CHECK_EQ(decode->imports().at(kImport).tail, "end");
   for (uint32_t i = 0; i < kBlocks; ++i) CHECK(decode->Holds(BlockId(i), i));

@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint32_t kProcesses = 3;
 constexpr EpochId kEpoch(1);
+constexpr uint32_t kDecodeRows = 1;  // Of our own ballots.
 
 VoteMessage Ours(StepId step, uint32_t process, const Ballot& ballot) {
   return {.epoch = kEpoch, .step = step, .process = process, .ballot = ballot};
@@ -21,7 +22,9 @@ VoteMessage Ours(StepId step, uint32_t process, const Ballot& ballot) {
 void Decide(StepVote* vote) {
   const std::optional<StepDecision> decision = vote->Decide();
   if (!decision.has_value()) return;
-  CHECK_LE(decision->decode_rows, ~uint32_t{0});
+  // Our own ballot is one of those that bound it.
+  CHECK_GE(decision->decode_rows, kDecodeRows);
+  CHECK(decision->type != VotedStep::kNone);
   if (!decision->is_final) vote->Confirm(decision->step.value() % 2 == 0);
 }
 
@@ -59,7 +62,9 @@ void FuzzOne(std::string_view bytes) {
   const size_t length = EncodeVote(Ours(StepId(1), 0, {})).size();
   for (; bytes.size() >= length; bytes.remove_prefix(length)) {
     if (vote.phase() == VotePhase::kPosting) {
-      vote.Post({.num_ranks = 1, .num_wanting_prefill = 1, .decode_rows = 1});
+      vote.Post({.num_ranks = 1,
+                 .num_wanting_prefill = 1,
+                 .decode_rows = kDecodeRows});
     }
     const uint64_t dropped = vote.num_dropped();
     const auto message = DecodeVote(bytes.substr(0, length));

@@ -46,10 +46,10 @@ struct KvExportEnded {
 struct KvImportEnded {
   ImportId id;
   // ABORTED: the exporter ended the lease or reused a block, or one arrived
-  // damaged; UNAVAILABLE: gone
-  // or silent; CANCELLED: CancelImport; INVALID_ARGUMENT: the handle does not
-  // fit its pool or ours; FAILED_PRECONDITION: another fingerprint, or no way
-  // to move blocks between these two processes.
+  // damaged; UNAVAILABLE: gone or silent; CANCELLED: CancelImport;
+  // INVALID_ARGUMENT: the handle does not fit its pool or ours;
+  // FAILED_PRECONDITION: another fingerprint, or no way to move blocks between
+  // these two processes.
   absl::Status status;
   std::string tail;  // As published; empty unless OK.
   uint64_t bytes = 0;

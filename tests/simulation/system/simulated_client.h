@@ -33,7 +33,6 @@ class SimulatedClient final {
   const SystemRequest& request() const { return request_; }
   bool has_cancelled() const { return has_cancelled_; }
   absl::Time deadline() const { return deadline_; }
-  ProcessId process() const { return process_; }
 
  private:
   struct Answer {

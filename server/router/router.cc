@@ -51,11 +51,11 @@ Router::Router(Options options, const TextModel* text,
              .ejection = options_.ejection,
              .clock = &clock_,
              .on_ready_change = options_.on_ready_change,
-             .on_gone = [this](WorkerId id) { connections_.OnGone(id); },
              .on_ejection =
                  [this](EjectionReason why) {
                    metrics_.CountEjection(EjectionReasonName(why));
-                 }}),
+                 },
+             .on_gone = [this](WorkerId id) { connections_.OnGone(id); }}),
       connections_(options_.prober, &pool_) {}
 
 Router::~Router() {

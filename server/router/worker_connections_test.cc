@@ -109,6 +109,18 @@ TEST_F(WorkerConnectionsTest,
   connections_.reset();  // It follows both.
 }
 
+// Debian's Abseil ends a test whose locks are taken in a circle.
+TEST_F(WorkerConnectionsTest, AsksOneAndForgetsAnotherWithLocksInOneOrder) {
+  connections_->SetWorkers({Where(first_), Where(second_)});
+  EXPECT_TRUE(Becomes(WorkerId(0), WorkerState::kReady));
+  EXPECT_TRUE(WaitFor([&] { return pool_.members().size() == 2; }));
+  pool_.OnSuspect(WorkerId(0));
+  connections_->ProbeSoon(WorkerId(0));
+  EXPECT_TRUE(Becomes(WorkerId(0), WorkerState::kReady));
+  connections_->SetWorkers({Where(first_)});
+  EXPECT_TRUE(WaitFor([&] { return connections_->size() == 1; }));
+}
+
 TEST_F(WorkerConnectionsTest, TheNewestListCounts) {
   for (int i = 0; i < 20; ++i) {
     connections_->SetWorkers({Where(second_)});

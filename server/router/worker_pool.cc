@@ -100,12 +100,15 @@ WorkerId WorkerPool::Add(WorkerAddress where) {
 }
 
 void WorkerPool::Leave(WorkerId id) {
-  absl::MutexLock lock(&mutex_);
-  Worker* const worker = FindMember(id);
-  CHECK(worker != nullptr) << "worker " << id << " is no member";
-  MoveTo(worker, WorkerState::kLeft,
-         absl::StrCat(worker->num_in_flight(), " requests go on"));
-  MaybeForget(id);
+  {
+    absl::MutexLock lock(&mutex_);
+    Worker* const worker = FindMember(id);
+    CHECK(worker != nullptr) << "worker " << id << " is no member";
+    MoveTo(worker, WorkerState::kLeft,
+           absl::StrCat(worker->num_in_flight(), " requests go on"));
+    if (!MaybeForget(id)) return;
+  }
+  if (options_.on_gone) options_.on_gone(id);
 }
 
 std::vector<WorkerPool::Member> WorkerPool::members() const {
@@ -125,12 +128,14 @@ WorkerPool::Worker* WorkerPool::FindMember(WorkerId id) {
              : &found->second;
 }
 
-void WorkerPool::MaybeForget(WorkerId id) {
+bool WorkerPool::MaybeForget(WorkerId id) {
   const auto found = workers_.find(id);
   const Worker& worker = found->second;
-  if (worker.state != WorkerState::kLeft || worker.num_in_flight() > 0) return;
+  if (worker.state != WorkerState::kLeft || worker.num_in_flight() > 0) {
+    return false;
+  }
   workers_.erase(found);
-  if (options_.on_gone) options_.on_gone(id);
+  return true;
 }
 
 void WorkerPool::OnProbe(WorkerId id, const v1::GetWorkerInfoResponse& info,
@@ -326,11 +331,14 @@ WorkerPool::WorkerRank WorkerPool::Take(v1::WorkerRole role,
 void WorkerPool::OnRequestEnded(
     WorkerId id, uint32_t rank,
     const std::optional<v1::GetLoadResponse>& load) {
-  absl::MutexLock lock(&mutex_);
-  std::vector<WorkerLoad>& known = workers_.at(id).loads;
-  known[rank].RequestEnded();
-  if (load.has_value()) Report(*load, &known);
-  MaybeForget(id);
+  {
+    absl::MutexLock lock(&mutex_);
+    std::vector<WorkerLoad>& known = workers_.at(id).loads;
+    known[rank].RequestEnded();
+    if (load.has_value()) Report(*load, &known);
+    if (!MaybeForget(id)) return;
+  }
+  if (options_.on_gone) options_.on_gone(id);
 }
 
 void WorkerPool::OnCallAnswered(WorkerId id, uint64_t call) {

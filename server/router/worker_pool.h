@@ -63,10 +63,12 @@ class WorkerPool final {
     // Called when somebody can serve again, or nobody can any more. Under the
     // lock: it must not call back. May be empty.
     std::function<void(bool ready)> on_ready_change = {};
-    // Called when the last request at a worker that left has ended. As above.
-    std::function<void(WorkerId worker)> on_gone = {};
-    // As above.
+    // Called when somebody is ejected. As above.
     std::function<void(EjectionReason why)> on_ejection = {};
+    // Called when the last request at a worker that left has ended. Without the
+    // lock: whoever has connections takes its own, under which it asks probers,
+    // who tell the pool.
+    std::function<void(WorkerId worker)> on_gone = {};
   };
   struct Member {
     WorkerId id;
@@ -154,8 +156,9 @@ class WorkerPool final {
   WorkerId Add(WorkerAddress where) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null: it has left.
   Worker* FindMember(WorkerId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // One that has left goes once nothing is in flight there.
-  void MaybeForget(WorkerId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One that has left goes once nothing is in flight there. True: on_gone is to
+  // be told.
+  bool MaybeForget(WorkerId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Refusal FindRefusal(WorkerId worker,
                       const v1::GetWorkerInfoResponse& info) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

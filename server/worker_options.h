@@ -64,7 +64,7 @@ struct WorkerOptions {
   uint32_t eplb_window = 1000;
   uint32_t eplb_max_layers_in_flight = 4;
 
-  // The router cuts its client first.
+  // Longer than a router's: it cuts a client that reads nothing first.
   StreamFlags streams = {.slow_reader_timeout = absl::Seconds(90)};
   DaemonOptions daemon;
   absl::Duration stuck_step_timeout = absl::Minutes(1);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 
@@ -23,6 +24,11 @@ absl::Status MemoryError() {
 }
 
 }  // namespace
+
+bool IsSlowReaderCut(const absl::Status& status) {
+  return absl::IsAborted(status) &&
+         absl::StartsWith(status.message(), kSlowReaderReason);
+}
 
 StreamBudget::Account::Account(StreamBudget* budget, CutFunction cut)
     : budget_(budget), cut_(std::move(cut)) {

@@ -20,6 +20,10 @@ namespace baton {
 // The reason, in front of the message of what a slow reader's call ends with.
 inline constexpr char kSlowReaderReason[] = "SLOW_READER";
 
+// Whether a call has ended so. What is cut carries no details, so its text
+// tells.
+bool IsSlowReaderCut(const absl::Status& status);
+
 struct StreamLimits {
   // Of one stream. So many bytes wait: its producer is paused; so few are left:
   // it goes on. What is under way when it pauses still comes.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "server/edge/grpc_status.h"
+#include "server/edge/stream_budget.h"
 #include "server/router/generation.h"
 
 namespace baton {
@@ -41,12 +42,25 @@ absl::Status WorkersLost() {
 
 std::string_view RetryReason(const Route& route, WorkerId lost,
                              const absl::Status& status) {
+  if (IsSlowReaderCut(status)) return "slow_reader";
   if (absl::IsAborted(status)) return "kv_lost";
   if (absl::IsResourceExhausted(status)) return "busy";
   if (IsAnotherModel(status)) return "another_model";
   if (IsHandedBack(status)) return "handed_back";
   if (!route.prefill.has_value()) return "unified_lost";
   return lost == route.decode ? "decode_lost" : "prefill_lost";
+}
+
+// Whom later attempts avoid.
+std::vector<WorkerId> BlamedFor(const Route& route, WorkerId lost,
+                                const absl::Status& status) {
+  // It is well: we did not read, for a client that did not.
+  if (IsSlowReaderCut(status)) return {};
+  if (absl::IsAborted(status) && route.prefill.has_value()) {
+    // The KV was lost on the way: it may have been either end's fault.
+    return {*route.prefill, route.decode};
+  }
+  return {lost};
 }
 
 }  // namespace
@@ -105,12 +119,11 @@ GenerationActions Generation::OnAttemptFailed(Attempt* failed, WorkerId worker,
   if (!is_busy && !IsRetryable(status)) return Fail(status, now);
   GenerationActions actions;
   actions.retry_reason = RetryReason(failed->route, worker, status);
-  if (absl::IsAborted(status) && failed->route.prefill.has_value()) {
-    // The KV was lost on the way: it may have been either end's fault.
-    avoid_.push_back(*failed->route.prefill);
-    avoid_.push_back(failed->route.decode);
-  } else {
-    avoid_.push_back(worker);
+  for (const WorkerId blamed : BlamedFor(failed->route, worker, status)) {
+    if (std::find(avoid_.begin(), avoid_.end(), blamed) != avoid_.end()) {
+      continue;
+    }
+    avoid_.push_back(blamed);
   }
   if (!is_busy && !absl::IsAborted(status)) actions.suspect = worker;
   EndCalls(failed, &actions);

@@ -61,6 +61,31 @@ TEST_F(GenerationTest, BlamesNeitherEndForATransferThatThePrefillLost) {
             (std::vector<WorkerId>{kPrefillWorker, kDecodeWorker}));
 }
 
+// We did not read: nobody's fault, and its cache has most of it.
+TEST_F(GenerationTest, GoesOnWhereItWasCutForASlowClient) {
+  Make(Plan());
+  Dispatch(/*unified=*/true);
+  Tokens(0, {Letter(0), Letter(1)});
+  EXPECT_EQ(TakeText(), "ab");
+  EXPECT_EQ(DecodeEnds(absl::AbortedError("SLOW_READER: 90s")),
+            (GenerationActions{.end_decode = {0},
+                               .find_route = {1},
+                               .retry_reason = "slow_reader"}));
+  EXPECT_TRUE(generation_->NeedsOf(1).avoid.empty());
+  EXPECT_EQ(generation_->attempt(1).goal.num_resumed, 2u);
+}
+
+TEST_F(GenerationTest, AvoidsAWorkerOnceHoweverOftenItFails) {
+  Make(Plan(), /*max_retries=*/10);
+  Dispatch();
+  for (int i = 0; i < 5; ++i) {
+    PrefillEnds(absl::UnavailableError("gone"));
+    TakeRoute();
+  }
+  EXPECT_EQ(generation_->NeedsOf(5).avoid,
+            std::vector<WorkerId>{kPrefillWorker});
+}
+
 TEST_F(GenerationTest, TakesASuspectOnlyForItsFirstAttempt) {
   Make(Plan());
   Dispatch();

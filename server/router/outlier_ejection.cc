@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/match.h"
 #include "base/logging.h"
 #include "server/edge/grpc_status.h"
 #include "server/edge/stream_budget.h"
@@ -13,11 +12,6 @@ namespace {
 // The others of a role are fine if so many of their calls are good for each one
 // that brings nothing in time.
 constexpr int64_t kGoodForALateOne = 4;
-
-// We did not read, for a client that reads slowly. What is cut has no details.
-bool IsCutByWorker(const absl::Status& status) {
-  return absl::StartsWith(status.message(), kSlowReaderReason);
-}
 
 }  // namespace
 
@@ -32,9 +26,10 @@ CallOutcome OutcomeOf(const absl::Status& status, bool answered) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kAborted:
       // With a reason the worker is alive and says why it can't: it drains, or
-      // the other end of the transfer is gone. Without, whatever was under way
-      // at the worker may have ended so.
-      return ErrorReason(status).has_value() || IsCutByWorker(status)
+      // the other end of the transfer is gone; or we did not read, for a client
+      // that reads slowly. Without, whatever was under way at the worker may
+      // have ended so.
+      return ErrorReason(status).has_value() || IsSlowReaderCut(status)
                  ? CallOutcome::kNone
                  : CallOutcome::kLost;
     case absl::StatusCode::kInternal:

@@ -203,6 +203,7 @@ absl::StatusOr<std::vector<WorkerEntry>> EntriesOf(const RouterFlags& o) {
 }
 
 absl::Status Validate(const RouterFlags& o) {
+  RETURN_IF_ERROR(ValidateDaemonOptions(o.daemon));
   RETURN_IF_ERROR(EntriesOf(o).status());
   if (!o.workers_file.empty()) return absl::OkStatus();
   if (o.prefill.empty() != o.decode.empty()) {
@@ -215,7 +216,7 @@ absl::Status Validate(const RouterFlags& o) {
                       "no workers: give --prefill and --decode, or --unified, "
                       "or --workers_file");
   }
-  return ValidateDaemonOptions(o.daemon);
+  return absl::OkStatus();
 }
 
 absl::Status Check(const RouterFlags& o) {

@@ -53,6 +53,9 @@ class RouterMainTest(unittest.TestCase):
                 f.write("# none yet\n")
             self.assertEqual(self.check("--workers_file=" + path)[0], 0)
             self.assertEqual(self.check("--workers_file=" + path, "--prefill=a:1")[0], 0)
+            code, err = self.check("--workers_file=" + path, "--admin_token_file=" + path + ".not")
+            self.assertEqual(code, 2)
+            self.assertIn("admin_token_file: ", err)
             with open(path, "a", encoding="utf-8") as f:
                 f.write("decode a:1\ndecode b\n")
             code, err = self.check("--workers_file=" + path)

@@ -137,7 +137,8 @@ void AddFlags(Flags* flags, RouterFlags* o) {
   flags->Add(&o->prefill,
              {.name = "prefill",
               .help = "Prefill workers, host:port,...; of dns:NAME:PORT each "
-                      "address of the name is one."});
+                      "address of the name is one, the IPv4 ones alone if it "
+                      "has such."});
   flags->Add(&o->decode,
              {.name = "decode", .help = "Decode workers, likewise."});
   flags->Add(&o->unified,

@@ -1,5 +1,6 @@
 #include "server/router/worker_directory.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -119,7 +120,12 @@ std::set<std::string> WorkerDirectory::Names() const {
 
 void WorkerDirectory::SetAddresses(const std::string& name,
                                    std::vector<std::string> hosts) {
-  if (Names().contains(name)) hosts_[name] = std::move(hosts);
+  if (!Names().contains(name)) return;
+  const auto is_v6 = [](const std::string& host) { return host[0] == '['; };
+  if (!std::all_of(hosts.begin(), hosts.end(), is_v6)) {
+    std::erase_if(hosts, is_v6);
+  }
+  hosts_[name] = std::move(hosts);
 }
 
 size_t WorkerDirectory::num_addresses(const std::string& name) const {

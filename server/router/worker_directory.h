@@ -42,8 +42,10 @@ class WorkerDirectory final {
   void SetFile(std::vector<WorkerEntry> entries);
   // Names to look up.
   std::set<std::string> Names() const;
-  // What a look-up found, "10.0.0.1" or "[fd00::1]". A name keeps what it had
-  // until then. Ignored, if it is listed no more.
+  // What a look-up found, "10.0.0.1" or "[fd00::1]". Beside IPv4 addresses
+  // those of IPv6 count for nothing: each host of a service that has both would
+  // be there twice. A name keeps what it had until then. Ignored, if it is
+  // listed no more.
   void SetAddresses(const std::string& name, std::vector<std::string> hosts);
   size_t num_addresses(const std::string& name) const;
   // Flags first. One may be there twice.

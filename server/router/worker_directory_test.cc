@@ -112,14 +112,22 @@ TEST(WorkerDirectoryTest, AllAddressesOfANameAreWorkersOfItsPortAndRole) {
                              Entry(WORKER_ROLE_PREFILL, "dns:p:7")});
   EXPECT_EQ(directory.Names(), (std::set<std::string>{"d", "p"}));
   EXPECT_TRUE(All(directory).empty()) << "not looked up yet";
-  directory.SetAddresses("d", {"10.0.0.1", "[fd00::1]"});
-  EXPECT_EQ(All(directory), (Workers{{"10.0.0.1:50061", WORKER_ROLE_DECODE},
-                                     {"[fd00::1]:50061", WORKER_ROLE_DECODE}}));
+  directory.SetAddresses("d", {"[fd00::1]", "[fd00::2]"});
+  EXPECT_EQ(All(directory), (Workers{{"[fd00::1]:50061", WORKER_ROLE_DECODE},
+                                     {"[fd00::2]:50061", WORKER_ROLE_DECODE}}));
   directory.SetAddresses("d", {"10.0.0.2"});
   directory.SetAddresses("p", {"10.0.1.1"});
   EXPECT_EQ(All(directory), (Workers{{"10.0.0.2:50061", WORKER_ROLE_DECODE},
                                      {"10.0.1.1:7", WORKER_ROLE_PREFILL}}));
   EXPECT_EQ(directory.num_addresses("d"), 1u);
+}
+
+TEST(WorkerDirectoryTest, AHostWithAddressesOfBothFamiliesIsOneWorker) {
+  WorkerDirectory directory({Entry(WORKER_ROLE_DECODE, "dns:d:1")});
+  directory.SetAddresses("d",
+                         {"10.0.0.1", "10.0.0.2", "[fd00::1]", "[fd00::2]"});
+  EXPECT_EQ(All(directory), (Workers{{"10.0.0.1:1", WORKER_ROLE_DECODE},
+                                     {"10.0.0.2:1", WORKER_ROLE_DECODE}}));
 }
 
 TEST(WorkerDirectoryTest, ANameThatIsListedNoMoreIsForgotten) {

@@ -237,8 +237,8 @@ TEST_F(WorkerDiscoveryTest, AllAddressesOfANameAreWorkers) {
   dns->Set(std::vector<std::string>{"10.0.0.1", "10.0.0.2"});
   StartWithDns(dns);
   EXPECT_TRUE(told_.Becomes("10.0.0.1:7 10.0.0.2:7 "));
-  dns->Set(std::vector<std::string>{"10.0.0.2", "[fd00::3]"});
-  EXPECT_TRUE(told_.Becomes("10.0.0.2:7 [fd00::3]:7 "));
+  dns->Set(std::vector<std::string>{"10.0.0.2", "10.0.0.3"});
+  EXPECT_TRUE(told_.Becomes("10.0.0.2:7 10.0.0.3:7 "));
 }
 
 TEST_F(WorkerDiscoveryTest, AFailedLookUpKeepsWhatWasKnownAndIsToldOnce) {

@@ -23,11 +23,22 @@ void CallReport::OnEnded(const absl::Status& status) {
       std::chrono::system_clock::now() + kDeadlineSlack >= options_.deadline;
   CallOutcome outcome =
       OutcomeOf(is_late ? absl::DeadlineExceededError("") : status, answered_);
-  if (outcome == CallOutcome::kDeadline && options_.needs_answer != nullptr &&
-      !options_.needs_answer->answered()) {
-    outcome = CallOutcome::kNone;
+  if (CallReport* const prefill = options_.prefill; prefill != nullptr) {
+    if (outcome == CallOutcome::kDeadline && !prefill->answered()) {
+      outcome = CallOutcome::kNone;
+    }
+    if (outcome == CallOutcome::kLost && absl::IsAborted(status)) {
+      prefill->OnKvLost();
+    }
   }
+  if (kv_lost_.load()) return;
   options_.pool->OnCallEnded(options_.worker, options_.call, outcome);
+}
+
+void CallReport::OnKvLost() {
+  kv_lost_.store(true);
+  options_.pool->OnCallEnded(options_.worker, options_.call,
+                             CallOutcome::kLost);
 }
 
 void CallReport::OnNeverBegan() {

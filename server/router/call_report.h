@@ -12,14 +12,15 @@
 
 namespace baton {
 
-// Of the thread that the call's events come on, but for answered(). What is
-// borrowed outlives this.
+// Of the thread that the call's events come on, but for answered() and
+// OnKvLost(). What is borrowed outlives this.
 class CallReport final {
  public:
   struct Options {
-    WorkerPool* pool = nullptr;                // Borrowed.
-    const CallReport* needs_answer = nullptr;  // Borrowed. What this one's
-                                               // worker has to wait for.
+    WorkerPool* pool = nullptr;  // Borrowed.
+    // Borrowed. Of a decode call, the prefill call whose KV it pulls: until
+    // that is answered its worker has to wait. Null: there is none.
+    CallReport* prefill = nullptr;
     WorkerId worker;
     uint64_t call = 0;  // Of the route.
     std::chrono::system_clock::time_point deadline;
@@ -35,8 +36,13 @@ class CallReport final {
   void OnNeverBegan();
 
  private:
+  // Of a prefill call, however it ends: what it exports did not arrive, by
+  // either end's fault.
+  void OnKvLost();
+
   const Options options_;
   std::atomic<bool> answered_ = false;
+  std::atomic<bool> kv_lost_ = false;
 };
 
 }  // namespace baton

@@ -78,10 +78,30 @@ TEST_F(CallReportTest, AnAnsweredCallIsNotLate) {
   EXPECT_FALSE(IsEjected());
 }
 
+// A prefill server whose KV never arrives answers all the same.
+TEST_F(CallReportTest, BothEndsOfALostTransferFail) {
+  const auto lose_kv = [this](const absl::Status& status) {
+    CallReport prefill(Options(WorkerId(0)));
+    CallReport::Options decode = Options(WorkerId(1));
+    decode.prefill = &prefill;
+    prefill.OnAnswered();
+    CallReport(decode).OnEnded(status);
+    prefill.OnEnded(absl::CancelledError(""));      // By the router, then.
+    Report(WorkerId(1)).OnEnded(absl::OkStatus());  // With another prefill.
+  };
+  for (int i = 0; i < 9; ++i) {
+    lose_kv(absl::UnavailableError("the decode server is gone"));
+    lose_kv(absl::AbortedError("SLOW_READER: 9s"));
+  }
+  EXPECT_FALSE(IsEjected());
+  for (int i = 0; i < 2; ++i) lose_kv(absl::AbortedError("damaged"));
+  EXPECT_TRUE(IsEjected());
+}
+
 TEST_F(CallReportTest, NobodyIsLateWhoWaitedForAnother) {
   CallReport prefill(Options(WorkerId(1)));
   CallReport::Options options = Options(WorkerId(0));
-  options.needs_answer = &prefill;
+  options.prefill = &prefill;
   for (int i = 0; i < 9; ++i) {
     CallReport(options).OnEnded(absl::DeadlineExceededError(""));
   }

@@ -276,7 +276,7 @@ void GenerationCall::FindRoute(uint32_t attempt) {
     prefill.worker = *route->prefill;
     prefill.call = route->prefill_call;
     calls.prefill_report.emplace(prefill);
-    report.needs_answer = &*calls.prefill_report;
+    report.prefill = &*calls.prefill_report;
   }
   calls.decode_report.emplace(report);
   calls.decode_worker.emplace(router_.Use(route->decode));

@@ -216,7 +216,7 @@ void RouterCall::MakeReports(Calls* calls) {
     prefill.worker = *route.prefill;
     prefill.call = route.prefill_call;
     calls->prefill_report.emplace(prefill);
-    report.needs_answer = &*calls->prefill_report;
+    report.prefill = &*calls->prefill_report;
   }
   calls->decode_report.emplace(report);
 }

@@ -458,15 +458,17 @@ void GenerationCall::ReleaseUnstarted() {
 bool GenerationCall::TakeRetry(uint32_t attempt, std::string_view reason) {
   AttemptGoal goal;
   uint32_t num_tokens = 0;
+  bool resumes = false;  // The request, if not this sample of it.
   {
     absl::MutexLock lock(&mutex_);
     goal = generation_.attempt(attempt).goal;
+    resumes = generation_.num_tokens() > 0;
     num_tokens = static_cast<uint32_t>(generation_.plan().prompt_ids.size()) +
                  goal.num_resumed;
   }
   RouterMetrics& metrics = router_.metrics();
   if (goal.cause == AttemptCause::kLost) {
-    const absl::Status taken = router_.TakeRetry(goal.num_resumed > 0);
+    const absl::Status taken = router_.TakeRetry(resumes);
     if (!taken.ok()) {
       Handle([&](Generation& generation, absl::Time now) {
         return generation.OnRetryRefused(attempt, taken, now);

@@ -7,12 +7,13 @@
 // same.
 //
 // A stream that goes on from tokens that its client has been told is no such
-// try: there is nobody who could send it again, and a worker that dies takes
-// all its streams with it at once, however few requests came lately. Its
-// allowance is a multiple of the streams that are under way: all of them can go
-// on, and again when the next workers die too. That is finite, because each
-// time prompt and answer are computed again: workers that break every stream
-// after a token would keep the others busy for ever.
+// try, nor is one of the same request that has none yet: there is nobody who
+// could send it again, and a worker that dies takes all its streams with it at
+// once, however few requests came lately. Its allowance is a multiple of the
+// streams that are under way: all of them can go on, and again when the next
+// workers die too. That is finite, because each time prompt and answer are
+// computed again: workers that break every stream after a token would keep the
+// others busy for ever.
 //
 // What a live worker hands back, since it drains or is full, is neither: it has
 // done nothing for it, and pauses and --worker_wait bound how often that is.

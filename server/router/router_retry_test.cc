@@ -210,6 +210,39 @@ TEST_F(RouterRetryTest, EveryStreamOfAWorkerThatDiesGoesOn) {
   EXPECT_EQ(Refused("resume"), 0);
 }
 
+TEST_F(RouterRetryTest, ASampleWithoutATokenGoesOnWithTheOthersOfItsRequest) {
+  worker_.SetDecode([](const v1::DecodeRequest&, FakeDecodeStream* stream) {
+    stream->SendTokens(0, LetterTokens(0, 1), /*sample_index=*/0);
+    EXPECT_TRUE(stream->WaitUntilCancelled());
+    return grpc::Status::CANCELLED;
+  });
+  other_.SetDecode([](const v1::DecodeRequest& decode, FakeDecodeStream* s) {
+    const uint32_t sample = decode.request().sample_index();
+    const uint32_t index = decode.request().token_ids_size() - 3;
+    EXPECT_EQ(index, sample == 0 ? 1u : 0u);
+    s->SendTokens(index, LetterTokens(sample + index, 3 - index), sample);
+    SendFinished(s, v1::WORKER_FINISH_REASON_LENGTH, 3, sample);
+    return grpc::Status::OK;
+  });
+  Router::Options options = Options();
+  options.worker_wait = absl::Minutes(1);
+  options.retry_budget = {.retry_share = 0, .min_retries = 0};
+  StartRouter(std::move(options));
+  v1::GenerateRequest request = IdsRequest(3);
+  request.mutable_sampling()->set_n(2);
+  GenerateOutcome outcome;
+  std::thread client([&] { outcome = router_->Generate(request); });
+  EXPECT_TRUE(WaitFor([&] {
+    return router_->Metric(
+               "baton_time_to_first_token_seconds_count{role=\"router\"}") == 1;
+  }));
+  worker_.Die();
+  LetTheOtherServe();
+  client.join();
+  EXPECT_EQ(outcome.text, "abc") << outcome.status.error_message();
+  EXPECT_EQ(outcome.samples[1].text, "bcd");
+}
+
 TEST_F(RouterRetryTest, AStreamThatIsLostAgainAndAgainEnds) {
   worker_.SetDecode([](const v1::DecodeRequest& decode, FakeDecodeStream* s) {
     const v1::WorkerRequest& request = decode.request();

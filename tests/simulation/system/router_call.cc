@@ -156,7 +156,8 @@ void RouterCall::Perform(const Actions& actions) {
 
 bool RouterCall::TakeRetry(uint32_t attempt, std::string_view reason) {
   const absl::Status taken =
-      router_.TakeRetry(reason, generation_.attempt(attempt).goal);
+      router_.TakeRetry(reason, generation_.attempt(attempt).goal.cause,
+                        generation_.num_tokens() > 0);
   if (taken.ok()) return true;
   Handle([&](Generation& g, absl::Time now) {
     return g.OnRetryRefused(attempt, taken, now);

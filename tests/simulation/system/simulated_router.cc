@@ -107,13 +107,13 @@ void SimulatedRouter::OnSuspect(WorkerId worker) {
 }
 
 absl::Status SimulatedRouter::TakeRetry(std::string_view reason,
-                                        const AttemptGoal& goal) {
+                                        AttemptCause cause, bool resumes) {
   loop_->Note("retry", id().value(), reason.size());
   retry_reasons_.emplace(reason);
-  if (goal.cause != AttemptCause::kLost) return absl::OkStatus();
+  if (cause != AttemptCause::kLost) return absl::OkStatus();
   RetryBudget& budget = process_->retry_budget;
-  if (goal.num_resumed > 0 ? budget.TakeResume(loop_->now())
-                           : budget.TakeRetry(loop_->now())) {
+  if (resumes ? budget.TakeResume(loop_->now())
+              : budget.TakeRetry(loop_->now())) {
     return absl::OkStatus();
   }
   retry_reasons_.emplace("REFUSED");

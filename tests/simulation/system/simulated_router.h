@@ -91,7 +91,8 @@ class SimulatedRouter final {
   void AbortAtWorker(WorkerId worker, const v1::AbortRequest& request);
   void OnSuspect(WorkerId worker);
   // What all requests have in common; not OK: there are too many of them.
-  absl::Status TakeRetry(std::string_view reason, const AttemptGoal& goal);
+  absl::Status TakeRetry(std::string_view reason, AttemptCause cause,
+                         bool resumes);
   RetryBudget& retry_budget();
   const std::shared_ptr<ProcessStreams>& streams();
   void CountPause() { ++num_pauses_; }

@@ -48,7 +48,9 @@ void GenerationCall::LogAndCount(const v1::GenerateFinished& summary,
   metrics.prompt_tokens.Increment(usage.prompt_tokens());
   metrics.cached_tokens.Increment(usage.cached_tokens());
   metrics.generated_tokens.Increment(usage.completion_tokens());
-  metrics.queue_time.Observe(timing.queue_seconds());
+  if (timing.has_queue_seconds()) {
+    metrics.queue_time.Observe(timing.queue_seconds());
+  }
   inter_token_latency_.FlushTo(&metrics.inter_token_latency);
   LOG(INFO) << "request " << Name() << " outcome " << OutcomeName(status.code())
             << " reason " << ReasonForLog(status) << " samples " << num_samples_

@@ -58,8 +58,9 @@ RouterMetrics::RouterMetrics(const SeriesMaker& make)
           "baton_inter_token_latency_seconds",
           "Between the writing of a token and of the next; tokens that are "
           "written together share the time evenly.")),
-      queue_time(make.OneHistogram("baton_queue_time_seconds",
-                                   "From a request's arrival to its turn.")),
+      queue_time(make.OneHistogram(
+          "baton_queue_time_seconds",
+          "Waiting of a request whose turn came, here and at its workers.")),
       prompt_tokens(make.OneCounter("baton_prompt_tokens_total",
                                     "Prompt tokens of requests that ended.")),
       generated_tokens(make.OneCounter("baton_generated_tokens_total",

@@ -123,6 +123,9 @@ TEST_F(RouterRetryTest, NoMoreRequestsWaitThanTheQueueHolds) {
   LetTheOtherServe();
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(num_ok, 2);
+  EXPECT_EQ(router_->Metric("baton_queue_time_seconds_count{role=\"router\"}"),
+            2)
+      << "who was refused has not waited";
 }
 
 TEST_F(RouterRetryTest, ChecksRequestsAgainstTheLastModelThatItKnew) {

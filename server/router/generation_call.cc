@@ -229,8 +229,8 @@ absl::Status GenerationCall::CheckDeadline(uint32_t num_ahead) const {
       times.LeastQueueTime(
           num_ahead, router_.options().admission.max_concurrent_requests, now),
       times.LeastPrefillTime(num_prompt_tokens_, now));
-  if (!status.ok()) {
-    router_.metrics().CountDeadlineRefusal(ErrorReason(status).value_or(""));
+  if (const auto reason = ErrorReason(status); reason.has_value()) {
+    router_.metrics().CountDeadlineRefusal(*reason);
   }
   return status;
 }
@@ -385,6 +385,7 @@ void GenerationCall::StartTimer(Calls* calls, absl::Duration duration,
 
 void GenerationCall::FollowClient(bool paused) {
   if (finished_) return;
+  was_paused_ |= paused;
   for (const auto& calls : calls_) {
     if (calls->prefill != nullptr) calls->prefill->SetPaused(paused);
     if (calls->decode != nullptr) calls->decode->SetPaused(paused);

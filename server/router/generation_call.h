@@ -92,7 +92,8 @@ class GenerationCall final
   void Perform(const GenerationActions& actions);
   void EnterQueue();
   void OnTurn();
-  // Not OK, and counted, if it can't meet its deadline behind so many others.
+  // Not OK if it can't meet its deadline behind so many others, which is
+  // counted, or has missed it.
   absl::Status CheckDeadline(uint32_t num_ahead) const;
   // Of its calls to workers: they end while there is time to tell the client.
   std::chrono::system_clock::time_point WorkerDeadline() const;
@@ -144,6 +145,7 @@ class GenerationCall final
   // Of the thread that carries out.
   bool in_queue_ = false;  // Or past it: it must leave.
   bool finished_ = false;
+  bool was_paused_ = false;                    // By its client, ever.
   std::vector<std::unique_ptr<Calls>> calls_;  // By attempt.
   bool has_token_ = false;
   std::vector<absl::Time> last_tokens_;  // Of each sample.

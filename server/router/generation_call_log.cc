@@ -33,7 +33,8 @@ void GenerationCall::ObserveTokens(const v1::GenerateChunk& chunk) {
 void GenerationCall::ObserveTimes(const v1::GenerateFinished& summary) {
   ServiceTimes& times = router_.service_times();
   const absl::Time now = router_.clock().Now();
-  times.OnServed(now - turn_, now);
+  // Else it has had no place for a while.
+  if (!was_paused_) times.OnServed(now - turn_, now);
   if (!summary.timing().has_prefill_seconds()) return;
   times.OnPrefilled(num_prompt_tokens_,
                     absl::Seconds(summary.timing().prefill_seconds()), now);

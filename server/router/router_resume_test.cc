@@ -2,6 +2,7 @@
 // workers.
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 #include "server/router/router_for_test.h"
+#include "server/router/service_times.h"
 
 namespace baton {
 namespace {
@@ -313,6 +315,32 @@ TEST_F(RouterResumeTest, AClientThatReadsOnGetsAllThoughItsWorkerIsLongLost) {
   EXPECT_EQ(outcome.token_ids, LetterTokens(0, kAll));
   EXPECT_EQ(Resumes("decode_lost"), 1);
   EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
+}
+
+// Another one had its place meanwhile.
+TEST_F(RouterResumeTest, TheTimeOfASlowClientSaysNothingOfTheQueue) {
+  Router::Options options = RouterForTest::Options({&prefill_, &decode_});
+  options.streams.pause_bytes = 2048;
+  options.streams.resume_bytes = 512;
+  StartRouter(std::move(options));
+  Router& router = router_->router();
+  const auto queue_time = [&router] {
+    return router.service_times().LeastQueueTime(/*num_ahead=*/1,
+                                                 /*num_slots=*/1,
+                                                 router.clock().Now());
+  };
+  const auto stub = NarrowStub();
+  for (size_t i = 0; i < ServiceTimes::kMinSamples; ++i) {
+    grpc::ClientContext context;
+    const auto reader = stub->Generate(&context, IdsRequest(3000));
+    ASSERT_TRUE(WaitFor([&] { return router.streams().counts().paused == 1; }));
+    EXPECT_TRUE(ReadAll(reader.get()).status.ok());
+  }
+  EXPECT_EQ(queue_time(), absl::ZeroDuration());
+  for (size_t i = 0; i < ServiceTimes::kMinSamples; ++i) {
+    EXPECT_TRUE(router_->Generate(IdsRequest(2)).status.ok());
+  }
+  EXPECT_GT(queue_time(), absl::ZeroDuration());
 }
 
 TEST_F(RouterResumeTest, AClientThatGivesUpWhileItIsPausedLeavesNothing) {

@@ -56,13 +56,16 @@ absl::Duration ServiceTimes::LeastPrefillTime(uint32_t prompt_tokens,
     }
     ++num_samples;
     const double share = static_cast<double>(prompt_tokens) / one.prompt_tokens;
-    least = std::min(least, share * one.time);
+    least = std::min(least, std::min(share, share * share) * one.time);
   }
   return num_samples < kMinSamples ? absl::ZeroDuration() : least;
 }
 
 absl::Status CheckTimeLeft(absl::Duration left, absl::Duration queue_time,
                            absl::Duration prefill_time) {
+  if (left <= absl::ZeroDuration()) {
+    return absl::DeadlineExceededError("the deadline has passed");
+  }
   if (prefill_time > left) {
     return WithReason(absl::DeadlineExceededError(absl::StrCat(
                           "the deadline is in ", absl::FormatDuration(left),

@@ -23,9 +23,9 @@ class ServiceTimes final {
   static constexpr size_t kMinSamples = 8;
   static constexpr absl::Duration kMaxAge = absl::Seconds(30);
 
-  // A request has ended well, `time` after its turn had come. Its prompt's
-  // first token took `prefill_time` from its first chunk on, be it computed or
-  // found in a cache.
+  // A request has ended well, `time` after its turn had come, and has had its
+  // place all the time. Its prompt's first token took `prefill_time` from its
+  // first chunk on, be it computed or found in a cache.
   void OnServed(absl::Duration time, absl::Time now)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void OnPrefilled(uint32_t prompt_tokens, absl::Duration prefill_time,
@@ -36,7 +36,9 @@ class ServiceTimes final {
   absl::Duration LeastQueueTime(uint32_t num_ahead, uint32_t num_slots,
                                 absl::Time now) const
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of a prompt as fast as the fastest of those at least half as long.
+  // Of a prompt as fast as the fastest of those at least half as long; of the
+  // time of a longer one the share of its attention, the square of that of its
+  // tokens.
   absl::Duration LeastPrefillTime(uint32_t prompt_tokens, absl::Time now) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -61,7 +63,8 @@ class ServiceTimes final {
 
 // Why a request with so much time left is refused at once, or OK. The queue's
 // and its prompt's times are the least that they can be.
-//   DEADLINE_EXCEEDED   its prompt alone takes longer: PROMPT_TOO_LONG
+//   DEADLINE_EXCEEDED   it has passed; or its prompt alone takes longer:
+//                       PROMPT_TOO_LONG
 //   RESOURCE_EXHAUSTED  with the queue it does: QUEUE_TOO_LONG, and when to
 //                       come back
 absl::Status CheckTimeLeft(absl::Duration left, absl::Duration queue_time,

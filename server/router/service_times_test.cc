@@ -41,7 +41,8 @@ TEST(ServiceTimesTest, APromptIsAsFastAsTheFastestOfThoseHalfAsLong) {
                       kNow);  // Says nothing of long ones.
   }
   EXPECT_EQ(times.LeastPrefillTime(1000, kNow), absl::Seconds(2));
-  EXPECT_EQ(times.LeastPrefillTime(500, kNow), absl::Seconds(1));
+  EXPECT_EQ(times.LeastPrefillTime(500, kNow), absl::Milliseconds(500))
+      << "all of it may have been attention";
   EXPECT_EQ(times.LeastPrefillTime(2000, kNow), absl::Seconds(4));
   EXPECT_EQ(times.LeastPrefillTime(2002, kNow), absl::ZeroDuration());
   EXPECT_EQ(times.LeastPrefillTime(0, kNow), absl::ZeroDuration());
@@ -80,6 +81,12 @@ TEST(CheckTimeLeftTest, OnlyWhatCannotBeInTimeIsRefused) {
   EXPECT_TRUE(absl::IsResourceExhausted(queue));
   EXPECT_EQ(ErrorReason(queue), "QUEUE_TOO_LONG");
   EXPECT_EQ(RetryDelay(queue), absl::Seconds(3));
+  for (const absl::Duration late : {absl::ZeroDuration(), -left}) {
+    const absl::Status passed =
+        CheckTimeLeft(late, absl::ZeroDuration(), absl::ZeroDuration());
+    EXPECT_TRUE(absl::IsDeadlineExceeded(passed));
+    EXPECT_FALSE(ErrorReason(passed).has_value()) << "no prompt is that short";
+  }
 }
 
 }  // namespace

@@ -86,16 +86,12 @@ TEST_F(RouterEjectionTest, LeavesOutAWorkerThatFailsAndTakesItBack) {
   EXPECT_TRUE(WaitFor([&] { return Ejected() == 0; }));
 }
 
-TEST_F(RouterEjectionTest, TriesItAgainWithOneRequestAtATime) {
+TEST_F(RouterEjectionTest, TriesItAgainUntilATrialIsAnswered) {
   absl::Notification fails_again;
   std::atomic<int> num_failed = 0;
-  std::atomic<int> num_at_once = 0;
   worker_.SetDecode(
       [&](const v1::DecodeRequest& request, FakeDecodeStream* stream) {
         if (fails_again.HasBeenNotified()) return GoodDecode()(request, stream);
-        // The ejection's two are one after the other, too.
-        EXPECT_EQ(++num_at_once, 1);
-        --num_at_once;
         if (++num_failed == 5) fails_again.Notify();
         return grpc::Status(StatusCode::INTERNAL, "scripted");
       });

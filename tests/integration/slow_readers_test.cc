@@ -129,7 +129,7 @@ class SlowReadersTest : public testing::Test {
     for (int i = 0; i < kNumHealthy; ++i) {
       clients.emplace_back([this, i, &tokens] {
         v1::GenerateRequest request = IdsRequest(kHealthyTokens);
-        request.mutable_prompt()->mutable_token_ids()->add_ids(5000 % 97 + i);
+        request.mutable_prompt()->mutable_token_ids()->add_ids(53 + i);
         request.mutable_stopping()->set_ignore_eos(true);
         const GenerateOutcome outcome = router_->Generate(request);
         EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();

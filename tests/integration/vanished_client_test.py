@@ -62,11 +62,12 @@ class VanishedClientTest(unittest.TestCase):
         next(stream)
         self.assertEqual(cluster.metric("router", "baton_running_requests"), 1)
         cable.cut()
-        seconds = await_condition(lambda: cluster.metric("router", "baton_running_requests") == 0, "a reaped client")
+        # Not baton_running_requests: a request gives its place up when its client reads no more.
+        seconds = await_condition(lambda: cluster.metric("router", "baton_requests_total", 'outcome="cancelled"') == 1,
+                                  "a reaped client")
         print("let go %.1f s after the client had vanished; keepalive is %d s" % (seconds, KEEPALIVE))
         seconds = await_condition(cluster.is_idle, "free blocks")
         print("every block free %.3f s later" % seconds)
-        self.assertEqual(cluster.metric("router", "baton_requests_total", 'outcome="ok"'), 0)
         cable.close()
         channel.close()
         cluster.stop()

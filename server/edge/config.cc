@@ -166,7 +166,8 @@ Flags::Flag* Flags::NextPositional() {
 absl::Status Flags::ReadArguments(std::span<const std::string> arguments) {
   bool flags_over = false;  // After a lone "--".
   while (!arguments.empty()) {
-    const std::string argument = WithUnderscores(arguments.front());
+    const std::string argument =
+        flags_over ? arguments.front() : WithUnderscores(arguments.front());
     arguments = arguments.subspan(1);
     if (!flags_over && argument == "--") {
       flags_over = true;

@@ -259,6 +259,11 @@ TEST_F(CommandsTest, TheGivenCommandReadsItsFlagsAndArguments) {
   EXPECT_EQ(max_tokens_, 8u);
 }
 
+TEST_F(CommandsTest, BehindTwoDashesAnArgumentStaysAsItIs) {
+  ASSERT_TRUE(Parse({"generate", "--", "--no-flag=a-b"}).run);
+  EXPECT_EQ(prompt_, "--no-flag=a-b");
+}
+
 TEST_F(CommandsTest, HelpSaysWhereTheFlagsOfACommandAre) {
   EXPECT_THAT(Parse({"--help"}).text, HasSubstr("baton COMMAND --help"));
   EXPECT_THAT(Parse({"bench", "--help"}).text, Not(HasSubstr("COMMAND")));

@@ -70,6 +70,7 @@ class StreamQueue {
     absl::MutexLock lock(&mutex_);
     CHECK(!end_.has_value()) << "ended twice";
     end_ = std::move(status);
+    SetFlow(Flow::kGoOn);  // No producer stands still any more.
     return Next();
   }
 
@@ -83,8 +84,7 @@ class StreamQueue {
     return Next();
   }
 
-  // The client cancelled, its deadline passed, or it was cut. The producer is
-  // not told here.
+  // Cancelled, past its deadline, or cut. The producer is not told here.
   Action OnPeerGone() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     DropQueue();

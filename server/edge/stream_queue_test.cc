@@ -206,8 +206,10 @@ TEST_F(StreamQueueTest, OneThreadAtATimeTellsTheFlowAndTheNewestLast) {
 TEST_F(StreamQueueTest, AProducerThatHasEndedIsToldNothing) {
   ASSERT_EQ(queue_.Push({'a', ""}), Action::kWrite);
   EXPECT_EQ(queue_.Push({'a', std::string(60, 'x')}), Action::kNothing);
+  EXPECT_EQ(budget_.counts().paused, 1u);
   EXPECT_EQ(queue_.End(absl::OkStatus()), Action::kNothing);
   EXPECT_TRUE(TellFlow().empty());
+  EXPECT_EQ(budget_.counts().paused, 0u);
 }
 
 TEST_F(StreamQueueTest, OfAPeerThatIsGoneNothingIsKept) {

@@ -45,12 +45,6 @@ struct WorkerMetrics::Maker : SeriesMaker {
 
 namespace {
 
-// Never down: scrapes may come out of order.
-void Raise(Counter* counter, uint64_t to) {
-  const double more = static_cast<double>(to) - counter->Value();
-  if (more > 0) counter->Increment(more);
-}
-
 const Histogram::BucketBoundaries& StepBuckets() {
   static const Histogram::BucketBoundaries buckets = {0, 1, 2, 3, 4, 8, 16, 64};
   return buckets;
@@ -207,16 +201,16 @@ void WorkerMetrics::SetLoad(const EngineLoad& load) {
                                 load.total_blocks);
   prefix_cache_blocks_.Set(load.cached_blocks);
   absl::MutexLock lock(&raise_mutex_);
-  Raise(&queried_tokens_, load.prefix_cache.queried_tokens);
-  Raise(&hit_tokens_, load.prefix_cache.hit_tokens);
-  Raise(&evicted_blocks_, load.prefix_cache.evicted_blocks);
+  RaiseTo(load.prefix_cache.queried_tokens, &queried_tokens_);
+  RaiseTo(load.prefix_cache.hit_tokens, &hit_tokens_);
+  RaiseTo(load.prefix_cache.evicted_blocks, &evicted_blocks_);
 }
 
 void WorkerMetrics::SetTransfers(const KvTransferCounters& counters) {
   absl::MutexLock lock(&raise_mutex_);
-  Raise(&damaged_blocks_, counters.damaged_blocks);
-  Raise(&malformed_messages_, counters.malformed_messages);
-  Raise(&ignored_messages_, counters.ignored_messages);
+  RaiseTo(counters.damaged_blocks, &damaged_blocks_);
+  RaiseTo(counters.malformed_messages, &malformed_messages_);
+  RaiseTo(counters.ignored_messages, &ignored_messages_);
 }
 
 }  // namespace baton

@@ -5,6 +5,7 @@
 #include "absl/time/time.h"
 #include "base/logging.h"
 #include "server/edge/grpc_status.h"
+#include "server/edge/metrics.h"
 #include "server/edge/series_maker.h"
 
 namespace baton {
@@ -72,8 +73,7 @@ void MemoryGuard::Check() {
   limit_.Set(use.has_value() ? static_cast<double>(use->limit_bytes) : 0);
   const MemoryPressure pressure = PressureOf(use, options_);
   if (pressure != pressure_) Enter(pressure, use);
-  refused_.Increment(static_cast<double>(gate_->num_refused()) -
-                     refused_.Value());
+  RaiseTo(gate_->num_refused(), &refused_);
   if (pressure == MemoryPressure::kShed && shed_) {
     shed_waiting_.Increment(static_cast<double>(shed_()));
   }

@@ -65,6 +65,11 @@ std::string OutcomeName(absl::StatusCode code) {
   return absl::AsciiStrToLower(absl::StatusCodeToString(code));
 }
 
+void RaiseTo(uint64_t total, prometheus::Counter* counter) {
+  const double more = static_cast<double>(total) - counter->Value();
+  if (more > 0) counter->Increment(more);
+}
+
 HistogramBatch::HistogramBatch(
     const prometheus::Histogram::BucketBoundaries& boundaries)
     : boundaries_(boundaries), counts_(boundaries.size() + 1) {}

@@ -2,9 +2,11 @@
 #ifndef BATON_SERVER_EDGE_METRICS_H_
 #define BATON_SERVER_EDGE_METRICS_H_
 
+#include <prometheus/counter.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,6 +23,10 @@ const prometheus::Histogram::BucketBoundaries& LatencyBuckets();
 // "ok", "cancelled", "deadline_exceeded", ...: how a label and a log line call
 // the end of a request.
 std::string OutcomeName(absl::StatusCode code);
+
+// To what is counted elsewhere; never down, for scrapes may come out of order.
+// One thread at a time a counter.
+void RaiseTo(uint64_t total, prometheus::Counter* counter);
 
 // Collects observations of one thread and hands them over in one go, since a
 // prometheus::Histogram takes a lock for each. Thread-compatible.

@@ -1,6 +1,6 @@
 #include "server/edge/stream_metrics.h"
 
-#include <cstdint>
+#include "server/edge/metrics.h"
 
 namespace baton {
 namespace {
@@ -10,12 +10,6 @@ prometheus::Counter& CutCounter(const SeriesMaker& make, const char* reason) {
                          "Streams cut since their reader took nothing, by what "
                          "ran out.",
                          {{"reason", reason}});
-}
-
-// Never down: scrapes may come out of order.
-void Raise(prometheus::Counter* counter, uint64_t to) {
-  const double more = static_cast<double>(to) - counter->Value();
-  if (more > 0) counter->Increment(more);
 }
 
 }  // namespace
@@ -39,9 +33,9 @@ void StreamMetrics::Set(const StreamCounts& counts) {
   queued_bytes_.Set(static_cast<double>(counts.bytes));
   slow_readers_.Set(static_cast<double>(counts.paused));
   absl::MutexLock lock(&mutex_);
-  Raise(&paused_, counts.pauses);
-  Raise(&cut_by_timeout_, counts.cut_by_timeout);
-  Raise(&cut_by_memory_, counts.cut_by_memory);
+  RaiseTo(counts.pauses, &paused_);
+  RaiseTo(counts.cut_by_timeout, &cut_by_timeout_);
+  RaiseTo(counts.cut_by_memory, &cut_by_memory_);
 }
 
 }  // namespace baton

@@ -7,6 +7,7 @@
 
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -26,8 +27,11 @@ class DrainTest : public ::testing::Test {
 
   void Start(const std::string& listen) {
     daemon_ = std::make_unique<Daemon>(
-        DaemonOptions{.listen = listen, .drain_grace = absl::Hours(1)}, "test",
-        flags_);
+        DaemonOptions{.listen = listen,
+                      .drain_grace = absl::Hours(1),
+                      // Whatever this machine's memory is.
+                      .memory = {.read = [] { return std::nullopt; }}},
+        "test", flags_);
     ASSERT_TRUE(daemon_->StartMetrics({}).ok());
     ASSERT_TRUE(daemon_->Serve({}).ok());
     endpoint_ = "127.0.0.1:" + std::to_string(daemon_->grpc_port());

@@ -85,7 +85,7 @@ class SlowReadersTest(unittest.TestCase):
             self.assertEqual(caught.exception.code(), grpc.StatusCode.ABORTED)
             self.assertTrue(caught.exception.details().startswith("SLOW_READER"), caught.exception.details())
         await_condition(self.cluster.is_idle, "idle workers")
-        self.assertEqual(self.cluster.metric("router", "baton_stream_queued_bytes"), 0)
+        await_condition(lambda: self.cluster.metric("router", "baton_stream_queued_bytes") == 0, "nothing queued")
         print("%d rounds of healthy clients beside the stuck ones" % rounds)
 
 

@@ -214,8 +214,8 @@ TEST_F(SlowReadersTest, AThousandThatNeverReadCostTheOthersNothing) {
                       "\"timeout\"}"),
       kNumStuck);
   Await([&] { return worker_->num_calls() == 0; }, "worker's calls");
-  EXPECT_EQ(worker_->num_paused(), 0u);
-  EXPECT_EQ(RouterCounts().bytes, 0u);
+  Await([&] { return worker_->num_paused() == 0; }, "worker's pauses' end");
+  Await([&] { return RouterCounts().bytes == 0; }, "router's bytes");
   EXPECT_EQ(RunHealthy(), alone);
 }
 

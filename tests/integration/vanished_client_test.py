@@ -52,7 +52,9 @@ class Cable:
 
 class VanishedClientTest(unittest.TestCase):
     def test_its_requests_end_and_leave_nothing_behind(self):
-        cluster = Cluster("--worker_flags=--kv_cache_bytes=64MiB,--max_running_requests=24")
+        # Nobody is cut for being slow.
+        cluster = Cluster("--router_flags=--slow_reader_timeout=1h",
+                          "--worker_flags=--kv_cache_bytes=64MiB,--max_running_requests=24,--slow_reader_timeout=1h")
         cable = Cable(cluster.router)
         channel = grpc.insecure_channel(cable.address)
         # More than all workers make in the time.

@@ -75,7 +75,6 @@ class LogsTest(unittest.TestCase):
     def test_a_full_disk_and_a_reader_who_stands_still(self):
         expected, gaps = self.serve(None)
         self.report("a file", gaps)
-        num_lines = self.worker.log().count("\n")
         self.stop()
 
         with open("/dev/full", "w", encoding="utf-8") as full:

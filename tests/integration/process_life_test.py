@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import threading
+import time
 import unittest
 
 import grpc
@@ -50,8 +51,10 @@ class LeavesNothingTest(unittest.TestCase):
         self.assertEqual(named, [])
 
     def test_a_process_killed_a_hundred_times_starts_again_on_its_ports(self):
+        begin = time.monotonic()
         first = start("--kv_cache_bytes=16MiB")
         listen, metrics = re.search(r"grpc=(\S+) http=(\S+)", first.stdout.readline()).groups()
+        cold = time.monotonic() - begin
         self.expect_no_names(first)
         end(first, signal.SIGKILL)
         flags = ["--kv_cache_bytes=16MiB", "--listen=" + listen, "--metrics_listen=" + metrics]
@@ -63,8 +66,10 @@ class LeavesNothingTest(unittest.TestCase):
                 await_condition(lambda p=process: "memfd:baton-kv" in read_maps(p) or p.poll() is not None, "a pool")
             self.expect_no_names(process)
             self.assertEqual(end(process, signal.SIGKILL), -signal.SIGKILL)
+        begin = time.monotonic()
         last = start(*flags)
         self.assertEqual(address(last, "grpc"), listen)
+        print("ready after %.3f s at first, %.3f s behind %d kills" % (cold, time.monotonic() - begin, KILLS))
         self.assertEqual(end(last, signal.SIGTERM), 0)
 
     def test_a_signal_while_the_pool_is_taken_ends_the_start_with_code_zero(self):

@@ -42,7 +42,8 @@ def await_start(process, ready, what):
         time.sleep(0.1)
 
 
-def run_baton(a, flags, folder, number):
+def run_baton(a, flags, parent, number):
+    folder = tempfile.mkdtemp(dir=parent)  # Its own: figures of another run are never read again.
     ready, out = (os.path.join(folder, name) for name in ("ready.json", "bench.json"))
     up = subprocess.Popen([a.baton, "local", "up", "--model=" + a.model, "--ready_file=" + ready,
                            "--bin_dir=" + a.bin_dir, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -341,10 +341,13 @@ void AddReportFlags(Flags& flags, BenchOptions* options) {
   flags.Group("Report");
   flags.Add(&options->limits.ttft,
             {.name = "ttft_limit",
-             .help = "A request counts for goodput that keeps this...",
+             .help = "Goodput counts the requests whose first token comes "
+                     "within this time...",
              .min = 0});
   flags.Add(&options->limits.tpot,
-            {.name = "tpot_limit", .help = "...and this.", .min = 0});
+            {.name = "tpot_limit",
+             .help = "...and the others, on average, this far apart at most.",
+             .min = 0});
   flags.Add(&options->pids,
             {.name = "pids",
              .help = "Server processes on this machine whose CPU time and "

@@ -15,11 +15,10 @@
 // unknown flag, BATON_ key or line, a line twice, a bad value or what
 // `validate` refuses ends the start with exit code 2 and the key's name, of a
 // line also its place. --help and --version come with every Flags, and without
-// commands
-// --config, --print_config and --check. --print_config prints, after all that,
-// every value and whence it comes, as a file for --config. --check also asks
-// `check`, which looks at what the start would find: its refusal has exit code
-// 1, as a failed start.
+// commands --config, --print_config and --check. --print_config prints, after
+// all that, every value and whence it comes, as a file for --config. --check
+// also asks `check`, which looks at what the start would find: its refusal has
+// exit code 1, as a failed start.
 #ifndef BATON_SERVER_EDGE_CONFIG_H_
 #define BATON_SERVER_EDGE_CONFIG_H_
 
@@ -69,9 +68,9 @@ class Flags {
   void AddPositional(std::string* value, const FlagSpec& spec);
 
   // A subcommand with flags of its own: the first argument must name one; with
-  // commands, this has no flags but --help and --version. Commands
-  // share the environment's names and the file's: BATON_SERVER serves all that
-  // have --server.
+  // commands, this has no flags but --help and --version. Commands share the
+  // environment's names and the file's: BATON_SERVER serves all that have
+  // --server.
   Flags& AddCommand(std::string name, std::string description);
   // The one that was given.
   const std::string& command() const;

@@ -9,8 +9,8 @@
 //   line  := [name ":" [blanks value]] [blanks "#" anything]
 //   value := plain | '"' { any but " and \ | \" | \\ | \n | \t } '"'
 //
-// A plain value begins with none of YAML's signs "'[{>|*&!%@`, and ends before
-// " #". There is no nesting, so no line begins with a blank.
+// A plain value begins with none of YAML's signs "'[]{},>|*&!%@`#, and ends
+// before " #". There is no nesting, so no line begins with a blank.
 #ifndef BATON_SERVER_EDGE_CONFIG_FILE_H_
 #define BATON_SERVER_EDGE_CONFIG_FILE_H_
 

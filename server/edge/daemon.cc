@@ -90,7 +90,8 @@ void AddDaemonFlags(Flags* flags, DaemonOptions* options) {
        .help = "Address of /metrics, /healthz and /readyz, host:port."});
   flags->Add(&options->drain_grace,
              {.name = "drain_grace",
-              .help = "How long running requests may go on after SIGTERM.",
+              .help = "How long running requests may go on after SIGTERM "
+                      "or baton drain.",
               .min = 0,
               .max = 86400});
   flags->Add(&options->admin_token_file,

@@ -77,7 +77,11 @@ void OutlierEjection::OnRestart(WorkerId worker) {
   w.good.Clear();
   w.failed.Clear();
   w.late.Clear();
-  if (w.state == EjectionState::kEjected) MoveTo(&w, EjectionState::kReturning);
+  // A trial that is under way was the old one's.
+  if (w.state == EjectionState::kEjected ||
+      w.state == EjectionState::kOnTrial) {
+    MoveTo(&w, EjectionState::kReturning);
+  }
 }
 
 EjectionState OutlierEjection::StateAt(WorkerId worker, absl::Time now) {

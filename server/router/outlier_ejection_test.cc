@@ -253,6 +253,23 @@ TEST_F(OutlierEjectionTest, TriesANewProcessAtOnce) {
   EXPECT_EQ(Fail(1, 2), std::nullopt) << "of another process";
 }
 
+TEST_F(OutlierEjectionTest, ATrialOfTheOldProcessSaysNothingOfTheNewOne) {
+  Make(2);
+  Fail(0, 3);
+  now_ += absl::Seconds(5);
+  EXPECT_EQ(State(0), kReturning);
+  const uint64_t trial = ejection_->OnCallBegan(WorkerId(0), now_);
+  EXPECT_EQ(State(0), kOnTrial);
+  ejection_->OnRestart(WorkerId(0));
+  EXPECT_EQ(State(0), kReturning);
+  EXPECT_EQ(
+      ejection_->OnCallEnded(WorkerId(0), trial, CallOutcome::kLost, now_),
+      std::nullopt);
+  EXPECT_EQ(State(0), kReturning);
+  Call(0, CallOutcome::kGood);
+  EXPECT_EQ(State(0), kIn);
+}
+
 TEST_F(OutlierEjectionTest, EjectsNoMoreThanTheShare) {
   Make(5);
   EXPECT_EQ(Fail(0, 3), EjectionReason::kInARow);

@@ -13,6 +13,8 @@ namespace {
 
 // Running requests end, and another process may have room, by then.
 constexpr absl::Duration kRetryDelay = absl::Seconds(2);
+// With nobody inside, at one a second; then memory is given back.
+constexpr int kIdleLooks = 10;
 
 const char* Name(MemoryPressure pressure) {
   switch (pressure) {
@@ -77,7 +79,10 @@ void MemoryGuard::Check() {
   if (pressure == MemoryPressure::kShed && shed_) {
     shed_waiting_.Increment(static_cast<double>(shed_()));
   }
-  if (pressure != MemoryPressure::kNone) options_.trim();
+  idle_looks_ = gate_->inside() > 0 ? 0 : idle_looks_ + 1;
+  if (pressure != MemoryPressure::kNone || idle_looks_ == kIdleLooks) {
+    options_.trim();
+  }
 }
 
 void MemoryGuard::Enter(MemoryPressure pressure,

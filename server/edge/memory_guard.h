@@ -34,7 +34,8 @@ struct MemoryGuardOptions {
   std::function<std::optional<MemoryUse>()> read = [] {
     return ReadMemoryUse();
   };
-  // Gives back what is free but kept: else a peak would count as use for ever.
+  // Gives back what is free but kept, under pressure and once the process has
+  // been idle for a while: else a peak would count as use for ever.
   std::function<void()> trim = [] { malloc_trim(0); };
 };
 
@@ -67,6 +68,7 @@ class MemoryGuard {
   prometheus::Counter& shed_waiting_;
   std::function<uint64_t()> shed_;
   MemoryPressure pressure_ = MemoryPressure::kNone;
+  int idle_looks_ = 0;  // That found nobody inside, in a row.
 };
 
 }  // namespace baton

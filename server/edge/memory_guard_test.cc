@@ -75,6 +75,17 @@ TEST_F(MemoryGuardTest, RefusesNewRequestsWhileMemoryIsShort) {
   EXPECT_EQ(ErrorReason(gate_.Enter()), "DRAINING");
 }
 
+TEST_F(MemoryGuardTest, GivesBackMemoryOnceBehindTheLastRequest) {
+  EXPECT_TRUE(gate_.Enter().ok());
+  for (int i = 0; i < 30; ++i) guard_.Check();
+  EXPECT_EQ(num_trims_, 0);
+  gate_.Leave();
+  for (int i = 0; i < 9; ++i) guard_.Check();
+  EXPECT_EQ(num_trims_, 0);
+  for (int i = 0; i < 30; ++i) guard_.Check();
+  EXPECT_EQ(num_trims_, 1);
+}
+
 TEST_F(MemoryGuardTest, ShedsAtEachLookAboveTheSecondBoundAlone) {
   uint64_t waiting = 8;
   guard_.OnShed([&] {

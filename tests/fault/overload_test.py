@@ -145,7 +145,7 @@ class OverloadTest(unittest.TestCase):
         refused = sum(client.num_refused for client in clients)
         waits = [seconds for client in clients for _, seconds in client.ends]
         print("peak %.1f requests/s, at 4x %.1f = %.0f %%; served %d, refused %d; longest %.2f s" %
-              (peak, overloaded, 100 * overloaded / peak, len(waits), refused, max(waits)))
+              (peak, overloaded, 100 * overloaded / max(peak, 1), len(waits), refused, max(waits)))
         self.assertGreater(refused, 0)
         self.assertEqual(sum(client.refusals_with_hint for client in clients), refused)
         self.assertLess(max(waits), MAX_WAIT_SECONDS)
@@ -157,7 +157,7 @@ class OverloadTest(unittest.TestCase):
         self.end(clients)
 
         num_steady = 6
-        period = num_steady / (0.3 * peak)
+        period = num_steady / (0.3 * max(peak, 1))
         steady = self.load(num_steady, period)
         before = self.run_for(steady, SECONDS)
         burst = self.load(9 * num_steady, period)
@@ -174,7 +174,7 @@ class OverloadTest(unittest.TestCase):
         refused = sum(client.num_refused for client in steady + burst)
         print("requests/s: peak %.1f, steady %.1f, in the burst %.1f, two seconds behind it %.1f = %.0f %%; "
               "refused %d; of the burst's, median %.2f s, longest %.2f s" %
-              (peak, before, during, after, 100 * after / before, refused, statistics.median(times), max(times)))
+              (peak, before, during, after, 100 * after / max(before, 1), refused, statistics.median(times), max(times)))
         self.assertLess(max(times), MAX_WAIT_SECONDS)
         self.assertGreater(after, before / 2)
 

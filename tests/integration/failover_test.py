@@ -145,7 +145,8 @@ class Pools:
             [Server("batond", "%s%d.log" % (role, i), "--role=" + role, *FLAGS, *flags) for i in range(2)]
             for role in ("prefill", "decode"))
         self.workers = self.prefill + self.decode
-        self.router = Server("baton-router", "router.log",
+        # Long enough for a worker to come back on any machine.
+        self.router = Server("baton-router", "router.log", "--worker_wait=60s",
                              *("--%s=%s" % (role, ",".join(worker.grpc for worker in pool))
                                for role, pool in (("prefill", self.prefill), ("decode", self.decode))))
         for server in [*self.workers, self.router]:

@@ -70,27 +70,30 @@ BalanceMetrics::BalanceMetrics(const Maker& make)
       abandoned_plans_(make.Plans("abandoned")),
       skipped_plans_(make.Plans("skipped")),
       plan_seconds_(make.OneCounter("baton_expert_plan_seconds_total",
-                                    "Time of planning, in the background.")),
+                                    "Time of planning which rank holds which "
+                                    "experts, in the background.")),
       moved_layers_(make.Moves("moved")),
       abandoned_layers_(make.Moves("abandoned")),
       loaded_experts_(
           make.OneCounter("baton_expert_loads_total",
                           "Experts that this process loaded for a move.")),
-      loaded_bytes_(make.OneCounter("baton_expert_loaded_bytes_total",
-                                    "Weights of these experts.")),
-      failed_batches_(
-          make.OneCounter("baton_expert_load_failures_total",
-                          "Batches of which this process could not load "
-                          "an expert; each ended its plan.")),
+      loaded_bytes_(make.OneCounter(
+          "baton_expert_loaded_bytes_total",
+          "Bytes of weights that this process loaded for moves of experts.")),
+      failed_batches_(make.OneCounter(
+          "baton_expert_load_failures_total",
+          "Batches of expert moves of which this process could not load an "
+          "expert; each ended its plan.")),
       dropped_messages_(
           make.OneCounter("baton_expert_dropped_messages_total",
                           "Messages of other processes about experts "
                           "that did nothing.")),
-      version_(
-          make.OneGauge("baton_expert_placement_version",
-                        "Of the placement that steps have; 0: the first.")),
-      age_(make.OneGauge("baton_expert_placement_age_seconds",
-                         "Since steps have that placement.")) {}
+      version_(make.OneGauge(
+          "baton_expert_placement_version",
+          "Version of the experts' placement that steps have; 0: the first.")),
+      age_(make.OneGauge(
+          "baton_expert_placement_age_seconds",
+          "Time since steps have their present placement of experts.")) {}
 
 void BalanceMetrics::OnPlan(const ExpertPlan& plan, absl::Duration time) {
   plan_seconds_.Increment(absl::ToDoubleSeconds(time));

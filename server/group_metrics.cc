@@ -53,22 +53,27 @@ GroupMetrics::GroupMetrics(const Maker& make, const Ranks& ranks)
       vote_wait_(make.Wait("baton_group_vote_wait_seconds",
                            "Of a step: from our ballot to the last one's "
                            "arrival, and so for a prefill's confirmations.")),
-      exposed_wait_(make.Wait("baton_group_exposed_vote_wait_seconds",
-                              "The part of it in which no device here had "
-                              "anything to do.")),
-      epoch_(make.OneGauge("baton_group_epoch",
-                           "Number of the newest epoch; 0: there was none.")),
-      is_formed_(
-          make.OneGauge("baton_group_formed",
-                        "1: in an epoch, whose steps are taken; else 0.")),
-      epochs_ended_(make.OneCounter("baton_group_epochs_ended_total",
-                                    "Epochs that ended, for whatever reason.")),
+      exposed_wait_(make.Wait(
+          "baton_group_exposed_vote_wait_seconds",
+          "The part of a step's wait for the group's votes in which no device "
+          "of this process had anything to do.")),
+      epoch_(make.OneGauge(
+          "baton_group_epoch",
+          "Number of the group's newest epoch; 0: there was none.")),
+      is_formed_(make.OneGauge(
+          "baton_group_formed",
+          "1: the group is in an epoch and takes steps; else 0.")),
+      epochs_ended_(make.OneCounter(
+          "baton_group_epochs_ended_total",
+          "Epochs of the group that ended, for whatever reason.")),
       watchdog_firings_(make.OneCounter(
           "baton_group_watchdog_firings_total",
-          "Epochs that this process ended, since others kept it "
+          "Epochs of the group that this process ended, since others kept it "
           "waiting for too long.")) {
-  make.OneGauge("baton_group_ranks", "Ranks of the group.").Set(ranks.group);
-  make.OneGauge("baton_group_local_ranks", "Those of them in this process.")
+  make.OneGauge("baton_group_ranks", "Ranks of the expert-parallel group.")
+      .Set(ranks.group);
+  make.OneGauge("baton_group_local_ranks",
+                "Ranks of the expert-parallel group that this process hosts.")
       .Set(ranks.local);
 }
 

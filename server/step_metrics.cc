@@ -66,12 +66,12 @@ StepMetrics::StepMetrics(const Maker& make)
                               "Tokens drawn and kept.")),
       drafts_proposed_(
           make.OneCounter("baton_drafts_proposed_total", "Tokens drafted.")),
-      drafts_verified_(
-          make.ByPosition("baton_drafts_verified_total",
-                          "Drafts that had a row, by place in the chain.")),
-      drafts_accepted_(
-          make.ByPosition("baton_drafts_accepted_total",
-                          "Drafts that were right, by place in the chain.")) {}
+      drafts_verified_(make.ByPosition(
+          "baton_drafts_verified_total",
+          "Draft tokens that steps verified, by place in their chain.")),
+      drafts_accepted_(make.ByPosition(
+          "baton_drafts_accepted_total",
+          "Draft tokens that proved right, by place in their chain.")) {}
 
 void StepMetrics::OnStep(const StepStats& stats) {
   (stats.prefill ? prefill_steps_ : decode_steps_).Increment();

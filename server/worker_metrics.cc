@@ -79,9 +79,11 @@ WorkerMetrics::WorkerMetrics(const Maker& make)
           "baton_abort_to_free_seconds",
           "From an abort's arrival, or a deadline, until the request's blocks "
           "were free, if it had some.")),
-      abort_to_free_steps_(make.OneHistogram("baton_abort_to_free_steps",
-                                             "Steps launched in that time.",
-                                             StepBuckets())),
+      abort_to_free_steps_(make.OneHistogram(
+          "baton_abort_to_free_steps",
+          "Steps launched from an abort's arrival, or a deadline, until the "
+          "request's blocks were free, if it had some.",
+          StepBuckets())),
       queue_time_(
           make.OneHistogram("baton_queue_time_seconds",
                             "From submission to a place in the batch.")),
@@ -111,7 +113,8 @@ WorkerMetrics::WorkerMetrics(const Maker& make)
           make.OneGauge("baton_waiting_requests", "Requests in the queue.")),
       paused_requests_(make.OneGauge(
           "baton_paused_requests",
-          "Requests of both kinds that stand still for slow readers.")),
+          "Requests, in the batch or the queue, that stand still for slow "
+          "readers.")),
       kv_utilization_(make.OneGauge("baton_kv_utilization_ratio",
                                     "Share of the KV pool in use, 0 to 1.")),
       free_blocks_(make.Blocks("free")),
@@ -140,8 +143,8 @@ WorkerMetrics::WorkerMetrics(const Maker& make)
           "prefix cache.")),
       hit_tokens_(make.OneCounter(
           "baton_prefix_cache_hit_tokens_total",
-          "Those of them that were found there, and neither computed nor "
-          "moved.")),
+          "Tokens of requests that took a place in the batch which were found "
+          "in the prefix cache, and neither computed nor moved.")),
       evicted_blocks_(make.OneCounter("baton_prefix_cache_evicted_blocks_total",
                                       "Blocks forgotten, to be used anew.")) {}
 

@@ -130,7 +130,8 @@ void AddKvFlags(Flags* flags, WorkerOptions* o) {
                "max_running_requests take at half of the longest context.",
        .min = 1});
   flags->Add(&o->kv_blocks, {.name = "kv_blocks",
-                             .help = "The same in blocks of 64 tokens.",
+                             .help = "Size of the KV pool in blocks of 64 "
+                                     "tokens, instead of kv_cache_bytes.",
                              .min = 1,
                              .max = 1e9});
   flags->AddChoice(

@@ -62,10 +62,13 @@ MemoryGuard::MemoryGuard(MemoryGuardOptions options, RequestGate* gate,
       gate_(gate),
       used_(SeriesMaker{registry, role}.OneGauge(
           "baton_memory_used_bytes",
-          "Memory taken of the limit that is nearest.")),
+          "Memory taken of the nearest limit on this process; where neither a "
+          "cgroup nor the address space limits it, of the whole machine, by "
+          "all its processes.")),
       limit_(SeriesMaker{registry, role}.OneGauge(
           "baton_memory_limit_bytes",
-          "That limit: of a cgroup, the process or the machine. 0: unknown.")),
+          "Memory limit nearest to this process: of a cgroup, or on its "
+          "address space; without any, the machine's memory. 0: unknown.")),
       refused_(ShedRequests(SeriesMaker{registry, role}, "new")),
       shed_waiting_(ShedRequests(SeriesMaker{registry, role}, "waiting")) {}
 

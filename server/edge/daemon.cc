@@ -108,15 +108,25 @@ void AddDaemonFlags(Flags* flags, DaemonOptions* options) {
             "New requests are RESOURCE_EXHAUSTED while more than this part of "
             "the memory limit is taken: a cgroup's, or one on the address "
             "space, else the machine's memory. 0: never.");
-  add_ratio(&options->memory.shed_ratio, "memory_shed_ratio",
-            "Above this part requests that wait, never those that run, are "
-            "too, the youngest half at each look. 0: never.");
+  add_ratio(
+      &options->memory.shed_ratio, "memory_shed_ratio",
+      "While more than this part of the memory limit is taken, the youngest "
+      "half of the requests that wait, never those that run, is "
+      "RESOURCE_EXHAUSTED each second. 0: never; else not below "
+      "memory_refuse_ratio.");
   flags->Add(&options->verbosity, {.name = "verbosity",
                                    .help = "1 logs state transitions, 2 more.",
                                    .max = 9});
 }
 
 absl::Status ValidateDaemonOptions(const DaemonOptions& options) {
+  // 0 turns either off.
+  if (options.memory.shed_ratio > 0 &&
+      options.memory.refuse_ratio > options.memory.shed_ratio) {
+    return FieldError("memory_refuse_ratio",
+                      "is above memory_shed_ratio: waiting requests would be "
+                      "sent away while new ones are taken");
+  }
   if (options.admin_token_file.empty()) return absl::OkStatus();
   const auto token = ReadAdminToken(options.admin_token_file);
   return token.ok() ? absl::OkStatus()

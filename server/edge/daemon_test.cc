@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <atomic>
+#include <optional>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -155,6 +156,17 @@ TEST(DaemonFlagsTest, ATokenFileThatIsNoneIsRefusedByName) {
   EXPECT_TRUE(ValidateDaemonOptions({}).ok());
   EXPECT_EQ(ErrorField(ValidateDaemonOptions({.admin_token_file = "/no"})),
             "admin_token_file");
+}
+
+TEST(DaemonFlagsTest, WaitingRequestsAreNotShedBeforeNewOnesAreRefused) {
+  const auto refused = [](double refuse_ratio, double shed_ratio) {
+    return ErrorField(ValidateDaemonOptions(
+        {.memory = {.refuse_ratio = refuse_ratio, .shed_ratio = shed_ratio}}));
+  };
+  EXPECT_EQ(refused(0.99, 0.98), "memory_refuse_ratio");
+  EXPECT_EQ(refused(0.98, 0.98), std::nullopt);
+  EXPECT_EQ(refused(0.99, 0), std::nullopt) << "none are shed";
+  EXPECT_EQ(refused(0, 0.98), std::nullopt) << "none are refused";
 }
 
 TEST(DaemonDeathTest, ASignalBeforeServingEndsTheProcessWithCodeZero) {

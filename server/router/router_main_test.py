@@ -84,7 +84,8 @@ class RouterMainTest(unittest.TestCase):
             self.assertTrue(any("waiting for workers" in line for line in process.stderr))
             for text, expected in (("unified 127.0.0.1:1\n", "worker 127.0.0.1:1 joined"),
                                    ("unified\n", path + ":1: is not a role and an address"),
-                                   ("", "worker 127.0.0.1:1 left")):
+                                   ("", path + ": is empty; the workers listed before are kept"),
+                                   ("# nobody\n", "worker 127.0.0.1:1 left")):
                 with open(path, "w", encoding="utf-8") as f:
                     f.write(text)
                 self.assertTrue(any(expected in line for line in process.stderr), expected)

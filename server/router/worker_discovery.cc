@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/logging.h"
@@ -157,6 +158,12 @@ class WorkerDiscovery::State {
 
   void TakeFile(const std::string& text, std::string* trouble) {
     auto entries = ParseWorkersFile(options_.workers_file, text);
+    if (absl::StripAsciiWhitespace(text).empty()) {
+      // As while somebody writes it anew in place; a comment says that it is
+      // meant so.
+      entries = absl::InvalidArgumentError(
+          absl::StrCat(options_.workers_file, ": is empty"));
+    }
     if (!entries.ok()) {
       Tell(entries.status(), kKept, trouble);
       return;

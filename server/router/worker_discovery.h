@@ -31,8 +31,8 @@ absl::StatusOr<std::vector<WorkerEntry>> ReadWorkersFile(
 
 // Reads the file again and again, so it makes no difference how it changes: in
 // place, by a rename, or by the link above it, as a ConfigMap's. A file that is
-// gone or wrong, or a name that is not found, leaves what was known, with a
-// line in the log. Thread-safe.
+// gone, empty or wrong, or a name that is not found, leaves what was known,
+// with a line in the log. Thread-safe.
 class WorkerDiscovery final {
  public:
   using LookUp = std::function<absl::StatusOr<std::vector<std::string>>(

@@ -232,6 +232,19 @@ TEST_F(WorkerDiscoveryTest, AFileThatIsGoneOrWrongLeavesTheListAndIsToldOnce) {
   EXPECT_TRUE(told_.Becomes("b:1 "));
 }
 
+TEST_F(WorkerDiscoveryTest, AnEmptyFileLeavesTheListAndACommentAloneEndsIt) {
+  Write(path_, "decode a:1\n");
+  StartWithFile();
+  Write(path_, "");
+  EXPECT_EQ(told_.AwaitLine(),
+            path_.string() + ": is empty; the workers listed before are kept");
+  EXPECT_EQ(told_.text(), "a:1 ");
+  EXPECT_EQ(told_.times(), 1);
+  Write(path_, "# nobody\n");
+  EXPECT_EQ(told_.AwaitLine(), path_.string() + ": is right again");
+  EXPECT_TRUE(told_.Becomes(""));
+}
+
 TEST_F(WorkerDiscoveryTest, AllAddressesOfANameAreWorkers) {
   const auto dns = std::make_shared<FakeDns>();  // Outlives the test's thread.
   dns->Set(std::vector<std::string>{"10.0.0.1", "10.0.0.2"});

@@ -165,12 +165,34 @@ absl::StatusOr<LoadPlan> MakePlan(const BenchOptions& options) {
   return plan;
 }
 
-absl::StatusOr<std::vector<ProcessUsage>> ReadUsages(
+absl::Status CheckAreThere(const std::vector<pid_t>& pids) {
+  for (const pid_t pid : pids) RETURN_IF_ERROR(ReadProcessUsage(pid).status());
+  return absl::OkStatus();
+}
+
+// Of those that are still there: one that ends in the run costs no report.
+std::vector<ProcessUsage> ReadUsagesOfTheLiving(
     const std::vector<pid_t>& pids) {
   std::vector<ProcessUsage> usages;
   for (const pid_t pid : pids) {
-    ASSIGN_OR_RETURN(ProcessUsage usage, ReadProcessUsage(pid));
-    usages.push_back(std::move(usage));
+    absl::StatusOr<ProcessUsage> usage = ReadProcessUsage(pid);
+    if (usage.ok()) usages.push_back(*std::move(usage));
+  }
+  return usages;
+}
+
+std::vector<ProcessUsage> UsagesSince(const std::vector<ProcessUsage>& before,
+                                      const Console& console) {
+  std::vector<ProcessUsage> usages;
+  for (const ProcessUsage& then : before) {
+    absl::StatusOr<ProcessUsage> now = ReadProcessUsage(then.pid);
+    if (!now.ok()) {
+      console.err << "process " << then.pid << " (" << then.name
+                  << ") has ended: its CPU time is in no figure from here on\n";
+      continue;
+    }
+    now->cpu_time -= then.cpu_time;
+    usages.push_back(*std::move(now));
   }
   return usages;
 }
@@ -202,18 +224,16 @@ LoadLoopOptions LoopOptions(const BenchOptions& options,
 }
 
 // One level of load, from its first request to its last.
-absl::StatusOr<BenchLevel> RunLevel(const BenchOptions& options,
-                                    const std::vector<pid_t>& pids,
-                                    const LoadLevel& load,
-                                    const LoadLoop::MakeRequest& make,
-                                    const Console& console) {
+BenchLevel RunLevel(const BenchOptions& options, const std::vector<pid_t>& pids,
+                    const LoadLevel& load, const LoadLoop::MakeRequest& make,
+                    const Console& console) {
   const MonotonicClock clock;
   const auto stub = ConnectToRouter(options.router);
   BenchLevel level = {.limits = options.limits};
   level.clients = load.clients;
   level.rate = load.rate;
   LoadLoop loop(LoopOptions(options, load), stub.get(), make);
-  ASSIGN_OR_RETURN(const std::vector<ProcessUsage> before, ReadUsages(pids));
+  const std::vector<ProcessUsage> before = ReadUsagesOfTheLiving(pids);
   const absl::Duration own_before = OwnCpuTime();
   const absl::Time start = clock.Now();
   loop.Start();
@@ -226,10 +246,7 @@ absl::StatusOr<BenchLevel> RunLevel(const BenchOptions& options,
   }
   level.wall_time = clock.Now() - start;
   level.client_cpu_time = OwnCpuTime() - own_before;
-  ASSIGN_OR_RETURN(level.servers, ReadUsages(pids));
-  for (size_t i = 0; i < before.size(); ++i) {
-    level.servers[i].cpu_time -= before[i].cpu_time;
-  }
+  level.servers = UsagesSince(before, console);
   LoadLoop::Results results = loop.TakeResults();
   level.failed_requests = results.failed;
   level.requests = std::move(results.requests);
@@ -261,6 +278,7 @@ absl::StatusOr<v1::GetModelInfoResponse> GetModelInfo(
 absl::StatusOr<std::vector<BenchLevel>> RunLevels(const BenchOptions& options,
                                                   const Console& console) {
   ASSIGN_OR_RETURN(const LoadPlan plan, MakePlan(options));
+  RETURN_IF_ERROR(CheckAreThere(plan.pids));
   ASSIGN_OR_RETURN(const v1::GetModelInfoResponse info, GetModelInfo(options));
   std::vector<BenchLevel> levels;
   uint64_t num_requests = 0;
@@ -275,9 +293,7 @@ absl::StatusOr<std::vector<BenchLevel>> RunLevels(const BenchOptions& options,
                          RandomPrompt(request, info.vocab_size(), seed, index),
                          request.shape.max_tokens, first + index);
     };
-    ASSIGN_OR_RETURN(BenchLevel level,
-                     RunLevel(options, plan.pids, load, make, console));
-    levels.push_back(std::move(level));
+    levels.push_back(RunLevel(options, plan.pids, load, make, console));
     num_requests += load.num_requests;
   }
   return levels;
@@ -351,7 +367,7 @@ void AddReportFlags(Flags& flags, BenchOptions* options) {
   flags.Add(&options->pids,
             {.name = "pids",
              .help = "Server processes on this machine whose CPU time and "
-                     "memory are told too."});
+                     "memory are told too, until they end."});
   flags.Add(&options->json_out,
             {.name = "json_out", .help = "File for all figures as JSON."});
   flags.Add(&options->sweep,

@@ -33,7 +33,8 @@ struct BenchLevel {
   uint32_t failed_requests = 0;
   absl::Duration wall_time = absl::ZeroDuration();
   absl::Duration client_cpu_time = absl::ZeroDuration();
-  // Those given by --pids: the CPU time of this level, the memory at its end.
+  // Those given by --pids that are there at its end: the CPU time of this
+  // level, the memory at its end.
   std::vector<ProcessUsage> servers = {};
   std::vector<TokenTiming> requests = {};  // Those that went well.
 };

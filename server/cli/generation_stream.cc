@@ -175,14 +175,15 @@ std::string SummaryText(const Generation& generation) {
   }
   const v1::GenerateFinished& first = generation.samples.front().finished;
   return absl::StrFormat(
-      "finish %s  prompt %d tokens (%d cached)  output %d tokens  seed %d\n"
+      "finish %s  prompt %d tokens (%d cached, %d at decode)  output %d tokens "
+      " seed %d\n"
       "ttft %.1f ms  tpot %.2f ms  %.0f tokens/s after the first  total %.1f "
       "ms  kv moved %d bytes in %.2f ms\n",
       ReasonsText(generation.samples), first.usage().prompt_tokens(),
-      first.usage().cached_tokens(), output_tokens, first.seed(),
-      Milliseconds(timing.ttft), Milliseconds(timing.tpot),
-      DecodeTokensPerSecond(timing), Milliseconds(timing.e2e), moved_bytes,
-      moved_seconds * 1e3);
+      first.usage().cached_tokens(), first.usage().decode_cached_tokens(),
+      output_tokens, first.seed(), Milliseconds(timing.ttft),
+      Milliseconds(timing.tpot), DecodeTokensPerSecond(timing),
+      Milliseconds(timing.e2e), moved_bytes, moved_seconds * 1e3);
 }
 
 nlohmann::json SummaryJson(const Generation& generation,
@@ -200,6 +201,7 @@ nlohmann::json SummaryJson(const Generation& generation,
       {"usage",
        {{"prompt_tokens", finished.usage().prompt_tokens()},
         {"cached_tokens", finished.usage().cached_tokens()},
+        {"decode_cached_tokens", finished.usage().decode_cached_tokens()},
         {"completion_tokens", finished.usage().completion_tokens()}}},
       {"client",
        {{"ttft_seconds", absl::ToDoubleSeconds(generation.timing.ttft)},

@@ -53,6 +53,8 @@ absl::Status RefuseLogprobs(const RequestOptions& options,
 std::optional<std::string> FlagOfField(const std::string& field) {
   static constexpr std::pair<std::string_view, std::string_view> kOtherNames[] =
       {{"stopping.stop_strings", "--stop"},
+       {"cache.salt", "--cache_salt"},
+       {"cache.bypass", "--cache_bypass"},
        {"logprobs.top", "--top_logprobs"},
        {"logprobs.after_truncation", "--logprobs_after_truncation"},
        {"logprobs.prompt_from", "--prompt_logprobs_from"},
@@ -106,6 +108,18 @@ void AddOutputFlags(Flags& flags, RequestOptions* options) {
             {.name = "prompt_logprobs_from",
              .help = "The prompt's tokens from this index on are in the JSON "
                      "with their log-probabilities."});
+}
+
+void AddCacheFlags(Flags& flags, RequestOptions* options) {
+  flags.Group("Prefix cache");
+  flags.Add(&options->cache_salt,
+            {.name = "cache_salt",
+             .help = "Only requests with the same salt share the KV of what "
+                     "their prompts begin with; at most 128 bytes."});
+  flags.Add(&options->cache_bypass,
+            {.name = "cache_bypass",
+             .help = "Neither find anything in the prefix cache nor leave "
+                     "anything there."});
 }
 
 void FillOutput(const RequestOptions& options, v1::GenerateRequest* request) {
@@ -184,6 +198,7 @@ void AddRequestFlags(Flags& flags, RequestOptions* options) {
   flags.Add(&options->include_stop_string,
             {.name = "include_stop_string",
              .help = "The string that ended the text is a part of it."});
+  AddCacheFlags(flags, options);
   AddOutputFlags(flags, options);
 }
 
@@ -221,6 +236,9 @@ absl::Status FillRequest(const RequestOptions& options,
                          v1::GenerateRequest* request) {
   RETURN_IF_ERROR(FillSampling(options, request->mutable_sampling()));
   FillOutput(options, request);
+  v1::CacheParams& cache = *request->mutable_cache();
+  if (options.cache_salt) cache.set_salt(*options.cache_salt);
+  if (options.cache_bypass) cache.set_bypass(true);
   v1::StoppingParams& stopping = *request->mutable_stopping();
   if (options.max_tokens) stopping.set_max_tokens(*options.max_tokens);
   if (options.min_tokens) stopping.set_min_tokens(*options.min_tokens);

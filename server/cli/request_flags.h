@@ -44,6 +44,8 @@ struct RequestOptions {
   std::optional<uint32_t> top_logprobs;
   bool logprobs_after_truncation = false;
   std::optional<uint32_t> prompt_logprobs_from;
+  std::optional<std::string> cache_salt;
+  bool cache_bypass = false;
 };
 
 // FieldError unless it has a port.

@@ -58,6 +58,8 @@ TEST(RequestFlagsTest, WhatWasAskedOfPenaltiesAndOutputIsInTheRequest) {
   options.top_logprobs = 5;
   options.logprobs_after_truncation = true;
   options.prompt_logprobs_from = 0;
+  options.cache_salt = "a tenant";
+  options.cache_bypass = true;
   v1::GenerateRequest request;
   ASSERT_TRUE(FillRequest(options, &request).ok());
   EXPECT_EQ(request.sampling().repetition_penalty(), 1.5f);
@@ -73,6 +75,8 @@ TEST(RequestFlagsTest, WhatWasAskedOfPenaltiesAndOutputIsInTheRequest) {
   EXPECT_EQ(request.logprobs().top(), 5u);
   EXPECT_TRUE(request.logprobs().after_truncation());
   EXPECT_TRUE(request.logprobs().has_prompt_from());
+  EXPECT_EQ(request.cache().salt(), "a tenant");
+  EXPECT_TRUE(request.cache().bypass());
 }
 
 // Whatever the server may refuse, the message names a flag that there is.
@@ -86,6 +90,8 @@ TEST(RequestFlagsTest, FieldsOfARequestHaveTheirFlags) {
            {"logprobs.top", "top_logprobs=1"},
            {"logprobs.prompt_from", "prompt_logprobs_from=1"},
            {"output.stream_interval", "stream_interval=1"},
+           {"cache.salt", "cache_salt=x"},
+           {"cache.bypass", "cache_bypass=true"},
            {"sampling.n", "n=2"}}) {
     EXPECT_EQ(FlagOfField(field), "--" + flag.substr(0, flag.find('=')));
     RequestOptions options;

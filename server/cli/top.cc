@@ -34,6 +34,13 @@ TerminalSize ReadTerminalSize() {
   return {.columns = size.ws_col, .rows = size.ws_row};
 }
 
+int ExitCodeOf(const std::vector<WorkerSample>& samples) {
+  const bool all = std::all_of(
+      samples.begin(), samples.end(),
+      [](const WorkerSample& sample) { return sample.status.ok(); });
+  return all ? kExitOk : kExitFailed;
+}
+
 }  // namespace
 
 void AddTopFlags(Flags& flags, TopOptions* options) {
@@ -54,7 +61,8 @@ void AddTopFlags(Flags& flags, TopOptions* options) {
              .max = 3600});
   flags.Add(&options->once,
             {.name = "once",
-             .help = "One plain table, after one interval, for scripts."});
+             .help = "One plain table, after one interval, for scripts; exit "
+                     "code 1 if a worker did not answer."});
   flags.Add(&options->count,
             {.name = "count", .help = "Tables to show; 0: until Ctrl-C."});
 }
@@ -96,6 +104,7 @@ int RunTop(const TopOptions& options, const Console& console) {
       console.out << (shown > 1 ? "\n" : "") << tables;
     }
     console.out << std::flush;
+    if (options.once) return ExitCodeOf(now);
     if (shown == count) break;
     before = std::move(now);
     Wait(options.interval);

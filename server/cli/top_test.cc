@@ -60,10 +60,10 @@ class TopTest : public ::testing::Test {
     options_.timeout = absl::Seconds(60);
   }
 
-  std::vector<std::string> Run() {
+  std::vector<std::string> Run(int exit_code = kExitOk) {
     std::istringstream in;
     std::ostringstream err;
-    EXPECT_EQ(RunTop(options_, {in, out_, err}), kExitOk);
+    EXPECT_EQ(RunTop(options_, {in, out_, err}), exit_code);
     EXPECT_EQ(err.str(), "");
     return absl::StrSplit(out_.str(), '\n');
   }
@@ -119,6 +119,15 @@ TEST_F(TopTest, AWorkerThatIsGoneIsALineAndNoEnd) {
   for (const int i : {1, 5}) {
     EXPECT_THAT(lines[i], ContainsRegex("^" + here + " +- +unreachable"));
   }
+}
+
+TEST_F(TopTest, OnceFailsWhereAWorkerDoesNotAnswer) {
+  options_.once = true;
+  const std::string here = options_.workers[0];
+  options_.workers.push_back("127.0.0.1:1");
+  const auto lines = Run(kExitFailed);
+  EXPECT_THAT(lines[1], HasSubstr(here)) << "the others are shown";
+  EXPECT_THAT(lines[2], HasSubstr("unreachable"));
 }
 
 TEST_F(TopTest, AServerThatIsNoWorkerIsALineThatSaysSo) {

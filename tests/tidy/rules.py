@@ -47,7 +47,7 @@ TESTED_THROUGH = {
     "kernels/cpu/": "kernels/linear_test.cc",
     "kernels/cuda/cuda_device_stream.cc": "engine/cuda_step_executor_gpu_test.cc",
     "kernels/rope_tables.cc": "kernels/elementwise_test.cc",
-    "server/cli/load_loop.cc": "server/cli/commands_test.cc",
+    "server/cli/load_loop.cc": "server/cli/bench_test.cc",
     "server/cli/generation_stream.cc": "server/cli/commands_test.cc",
     "server/cli/worker_poll.cc": "server/cli/top_test.cc",
     "server/router/generation_call.cc": "server/router/router_test.cc",

@@ -296,7 +296,11 @@ void TokenStreamReactor<Response>::OnSampleEnd(
   total.ended_in = decides ? outcome.ended_in : total_.ended_in;
   total_ = std::move(total);
   if (decides) end_ = end;
-  if (decides && end == SampleEnd::kFailed) AbortSamples();
+  // Of a request that is live already the samples are another call's.
+  if (decides && end == SampleEnd::kFailed &&
+      !absl::IsAlreadyExists(outcome.status)) {
+    AbortSamples();
+  }
   if (++num_ended_ < num_samples_) return;
   FlushMetrics();
   environment_.metrics->OnRequestEnd(total_);

@@ -274,6 +274,16 @@ TEST_F(WorkerHangingImportTest, OneMayBeAbortedWhenTheOthersHaveEnded) {
   ExpectAllExact(request_, got);
 }
 
+TEST_F(WorkerHangingImportTest, ARequestThatIsLiveAlreadyStaysSo) {
+  auto got = EndBy([this](auto) {
+    auto refused = DecodeSamples(&decode_.stub(), DecodeOf(request_));
+    EXPECT_TRUE(absl::IsAlreadyExists(refused[0].status)) << refused[0].status;
+    Abort(decode_, request_, 0);
+  });
+  got.erase(0);
+  ExpectAllExact(request_, got);
+}
+
 TEST_F(WorkerHangingImportTest, ASampleThatIsLiveAlreadyStaysSo) {
   auto got = EndBy([this](auto) {
     GenerationRequest again = Samples(1, 130, 40, 3);

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -119,6 +120,18 @@ void AddDaemonFlags(Flags* flags, DaemonOptions* options) {
                                    .max = 9});
 }
 
+namespace {
+
+// To what the system allows: gRPC accepts nobody any more once it has run out.
+void RaiseDescriptorLimit() {
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
 absl::Status ValidateDaemonOptions(const DaemonOptions& options) {
   // 0 turns either off.
   if (options.memory.shed_ratio > 0 &&
@@ -147,6 +160,7 @@ Daemon::Daemon(DaemonOptions options, std::string role, const Flags& flags)
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   Handle(&OnSignal);
   Unblock();
+  RaiseDescriptorLimit();
   LOG(INFO) << "start role " << role_ << " version " << kBatonVersion << ' '
             << flags.InForce();
 }

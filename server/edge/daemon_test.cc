@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <optional>
@@ -36,6 +37,17 @@ TEST(DaemonStateTest, OnlyTheDrawnTransitionsAreLegal) {
           << static_cast<int>(from) << " to " << static_cast<int>(to);
     }
   }
+}
+
+TEST(DaemonLimitTest, TakesAllDescriptorsThatItMayHave) {
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlim_t most = limit.rlim_max;
+  limit.rlim_cur = 100;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  const Daemon daemon({}, "test", Flags("test", "A test."));
+  getrlimit(RLIMIT_NOFILE, &limit);
+  EXPECT_EQ(limit.rlim_cur, most);
 }
 
 class DaemonTest : public ::testing::Test {

@@ -29,6 +29,8 @@ struct GrpcKeepalive {
   int timeout_milliseconds = 10'000;
   // Of a server: its clients may ping this often, with calls or without.
   int min_ping_interval_milliseconds = 5'000;
+  // Of a server: who connects and does not speak HTTP/2 by then is gone.
+  int handshake_milliseconds = 10'000;
 };
 inline constexpr GrpcKeepalive kServerKeepalive;
 // Sooner than the server's: whoever waits for a worker notices first.
@@ -56,6 +58,8 @@ inline void SetGrpcLimits(grpc::ServerBuilder* builder,
   builder->AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
       keepalive.min_ping_interval_milliseconds);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                              keepalive.handshake_milliseconds);
   // Else it stops asking behind two pings on a stream without data.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
 }

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <fstream>
 #include <memory>
@@ -159,6 +160,27 @@ TEST(GrpcLimitsTest, MetadataBeyondTheirBytesAreRefusedWhateverTheirSize) {
               far_beyond == grpc::StatusCode::UNAVAILABLE)
       << far_beyond;
   EXPECT_EQ(check(8 * 1024), grpc::StatusCode::OK);
+}
+
+TEST(GrpcLimitsTest, WhoConnectsAndSaysNothingIsLetGo) {
+  Server server(Server::Limits::kOurs, {.handshake_milliseconds = 50});
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(server.port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(
+      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+      0);
+  const timeval longest = {.tv_sec = absl::ToInt64Seconds(kLongest),
+                           .tv_usec = 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &longest, sizeof(longest));
+  std::array<char, 4096> said;
+  ssize_t length = 0;
+  while ((length = read(fd, said.data(), said.size())) > 0) {
+  }
+  EXPECT_TRUE(length == 0 || errno == ECONNRESET) << errno;
+  close(fd);
 }
 
 // A call of any kind of bytes.

@@ -148,7 +148,8 @@ void AddFlags(Flags* flags, RouterFlags* o) {
               .help = "More workers: a file of lines like 'decode host:port' "
                       "or 'unified dns:NAME:PORT', and comments after #. It "
                       "is read again each second; workers join and leave as "
-                      "it says."});
+                      "it says. Replace it by rename; an empty file changes "
+                      "nothing, one with a comment alone lists nobody."});
   flags->Add(&o->discovery_interval, {.name = "discovery_interval",
                                       .help = "Between two look-ups of a name.",
                                       .min = 0.1,

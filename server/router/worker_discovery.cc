@@ -5,10 +5,12 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -39,9 +41,13 @@ constexpr char kKept[] = "the workers listed before are kept";
 constexpr absl::Duration kSettleTime = absl::Milliseconds(50);
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
+  // A named pipe would be waited for, and with it the end of the process.
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  }
   std::ifstream file(path, std::ios::binary);
   std::string text(kMaxWorkersFileBytes + 1, '\0');
-  // Of a folder the opening succeeds and the reading does not.
   if (!file.read(text.data(), static_cast<std::streamsize>(text.size())) &&
       (file.bad() || !file.eof())) {
     return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));

@@ -1,5 +1,7 @@
 #include "server/router/worker_discovery.h"
 
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
@@ -167,6 +169,10 @@ TEST_F(WorkerDiscoveryTest, DoesNotStartWithoutItsFileOrWithAWrongOne) {
   EXPECT_EQ(status.message(), path_.string() + ": cannot be read");
   status = Start({.workers_file = folder_});
   EXPECT_EQ(status.message(), folder_.string() + ": cannot be read");
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  status = Start({.workers_file = pipe});
+  EXPECT_EQ(status.message(), pipe.string() + ": cannot be read");
   Write(path_, "decode a:1\ndecode a\n");
   status = Start({.workers_file = path_});
   EXPECT_EQ(status.message(), path_.string() + ":2: 'a' is not host:port");

@@ -189,7 +189,8 @@ void TokenStreamReactor<Response>::Refuse(const absl::Status& status) {
             << kCallName<Response> << " outcome " << OutcomeName(status.code())
             << " refused";
   this->End(absl::IsResourceExhausted(status)
-                ? WithRetryDelay(status, kQueueFullRetryDelay)
+                ? WithReason(WithRetryDelay(status, kQueueFullRetryDelay),
+                             "QUEUE_FULL")
                 : status);
 }
 

@@ -223,6 +223,7 @@ TEST(WorkerServiceTest, AFullQueueIsRefusedWithARetryDelay) {
       } else {
         EXPECT_TRUE(absl::IsResourceExhausted(got.status)) << got.status;
         EXPECT_TRUE(RetryDelay(got.status).has_value());
+        EXPECT_EQ(ErrorReason(got.status), "QUEUE_FULL");
         ++refused;
       }
     });

@@ -63,6 +63,8 @@ enum class AttemptCause : uint8_t {
   kLost,        // One before it was lost with its worker, perhaps by its doing:
                 // there are so many tries.
   kHandedBack,  // By a worker that is well: there is so much time.
+  kRefused,     // By a worker that is full, before there was a token: others
+                // are asked, each once.
 };
 
 // What an attempt is to bring. One that resumes has one sample.

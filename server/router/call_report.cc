@@ -1,5 +1,6 @@
 #include "server/router/call_report.h"
 
+#include "server/edge/grpc_status.h"
 #include "server/router/outlier_ejection.h"
 
 namespace baton {
@@ -30,6 +31,10 @@ void CallReport::OnEnded(const absl::Status& status) {
     if (outcome == CallOutcome::kLost && absl::IsAborted(status)) {
       prefill->OnKvLost();
     }
+  }
+  if (const auto delay = RetryDelay(status);
+      delay.has_value() && absl::IsResourceExhausted(status)) {
+    options_.pool->OnFull(options_.worker, *delay);
   }
   if (kv_lost_.load()) return;
   options_.pool->OnCallEnded(options_.worker, options_.call, outcome);

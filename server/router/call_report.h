@@ -31,7 +31,7 @@ class CallReport final {
   // It has brought a token, or computed the prompt. Any number of times.
   void OnAnswered();
   bool answered() const { return answered_; }
-  // One of the two, once.
+  // One of the two, once. A worker that is full says when it may not be.
   void OnEnded(const absl::Status& status);
   void OnNeverBegan();
 

@@ -5,10 +5,15 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "server/edge/grpc_status.h"
 #include "server/router/routing_policy.h"
 
 namespace baton {
 namespace {
+
+// Met by the first worker alone, if it is neither full nor ejected.
+const RouteNeeds kFirstUntried = {.exclude = {WorkerId(1)},
+                                  .worst = RouteRank::kUntried};
 
 // Of two workers the first is ejected by its second failure.
 class CallReportTest : public ::testing::Test {
@@ -76,6 +81,17 @@ TEST_F(CallReportTest, AnAnsweredCallIsNotLate) {
     report.OnEnded(absl::DeadlineExceededError(""));
   }
   EXPECT_FALSE(IsEjected());
+}
+
+TEST_F(CallReportTest, AFullWorkerHasNotFailedAndIsLeftAloneForAWhile) {
+  const absl::Status full = absl::ResourceExhaustedError("full");
+  Report(WorkerId(0)).OnEnded(full);  // Or the request is too large.
+  EXPECT_TRUE(pool_->FindRoute(kFirstUntried).ok());
+  for (int i = 0; i < 9; ++i) {
+    Report(WorkerId(0)).OnEnded(WithRetryDelay(full, absl::Hours(1)));
+  }
+  EXPECT_FALSE(IsEjected());
+  EXPECT_FALSE(pool_->FindRoute(kFirstUntried).ok());
 }
 
 // A prefill server whose KV never arrives answers all the same.

@@ -10,6 +10,9 @@
 // take, max_retries how often in a row without a token. A worker that is alive
 // and hands the attempt back (UNAVAILABLE with a reason: it drains, its group
 // is not whole; or, once there is a token, its queue is full) only costs time.
+// Before there is one a worker that is full (RESOURCE_EXHAUSTED with a retry
+// delay) is another one's turn, at once; when none is ready that has not
+// refused, the client hears what the last one said.
 // If no token has come the next attempt is at all samples again. Else each
 // sample that is not over goes on in an attempt of its own, from its very
 // tokens, with workers of the same fingerprint; one whose tokens meet their end
@@ -169,6 +172,9 @@ class Generation final {
   GenerationPhase phase_ = GenerationPhase::kQueued;
   std::deque<Attempt> attempts_;  // By number.
   std::vector<WorkerId> avoid_;   // Attempts have failed on them.
+  // They were full, one after the other; the last one said so.
+  std::vector<WorkerId> refusers_;
+  absl::Status refusal_;
   // Of what has been told; empty: nothing.
   std::string fingerprint_;
   PromptLogprobStream prompt_stream_;

@@ -468,7 +468,7 @@ bool GenerationCall::TakeRetry(uint32_t attempt, std::string_view reason) {
                  goal.num_resumed;
   }
   RouterMetrics& metrics = router_.metrics();
-  if (goal.cause == AttemptCause::kLost) {
+  if (goal.cause != AttemptCause::kHandedBack) {
     const absl::Status taken = router_.TakeRetry(resumes);
     if (!taken.ok()) {
       Handle([&](Generation& generation, absl::Time now) {

@@ -1,6 +1,8 @@
 // What a Generation does for workers that it lost, or can't find.
 #include <algorithm>
+#include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "server/edge/grpc_status.h"
@@ -31,6 +33,26 @@ bool IsHandedBack(const absl::Status& status) {
 bool IsRetryable(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsAborted(status) ||
          absl::IsCancelled(status) || IsAnotherModel(status);
+}
+
+// What the attempt after one that ended so is to be; absent: there is none.
+std::optional<AttemptCause> CauseAfter(const absl::Status& status,
+                                       bool has_tokens) {
+  if (absl::IsResourceExhausted(status)) {
+    // Who has tokens already can't come back later.
+    if (has_tokens) return AttemptCause::kHandedBack;
+    // Without a delay it is the request, such as one that is too large.
+    if (RetryDelay(status).has_value()) return AttemptCause::kRefused;
+    return std::nullopt;
+  }
+  if (!IsRetryable(status)) return std::nullopt;
+  return IsHandedBack(status) ? AttemptCause::kHandedBack : AttemptCause::kLost;
+}
+
+void AddOnce(WorkerId worker, std::vector<WorkerId>* workers) {
+  if (std::find(workers->begin(), workers->end(), worker) == workers->end()) {
+    workers->push_back(worker);
+  }
 }
 
 absl::Status WorkersLost() {
@@ -66,7 +88,10 @@ std::vector<WorkerId> BlamedFor(const Route& route, WorkerId lost,
 }  // namespace
 
 RouteNeeds Generation::NeedsOf(uint32_t attempt) const {
+  const bool was_refused =
+      attempts_[attempt].goal.cause == AttemptCause::kRefused;
   return {.avoid = avoid_,
+          .exclude = was_refused ? refusers_ : std::vector<WorkerId>(),
           .worst = attempts_[attempt].worst_route,
           .fingerprint = fingerprint_,
           .context_tokens = static_cast<uint32_t>(plan_.prompt_ids.size()) +
@@ -77,6 +102,7 @@ GenerationActions Generation::OnNoRoute(uint32_t number, absl::Status why,
                                         absl::Time now) {
   Attempt& attempt = attempts_[number];
   if (attempt.phase() != AttemptPhase::kRouting) return {};
+  if (attempt.goal.cause == AttemptCause::kRefused) return Fail(refusal_, now);
   if (now >= attempt.goal.wait_end) return Fail(std::move(why), now);
   const absl::Duration pause = std::min(
       std::max(attempt.next_pause, kFirstPause), attempt.goal.wait_end - now);
@@ -93,8 +119,11 @@ GenerationActions Generation::OnPauseEnded(uint32_t number) {
 
 GenerationActions Generation::OnRetryRefused(uint32_t number, absl::Status why,
                                              absl::Time now) {
-  if (attempts_[number].phase() != AttemptPhase::kRouting) return {};
-  return Fail(std::move(why), now);
+  const Attempt& attempt = attempts_[number];
+  if (attempt.phase() != AttemptPhase::kRouting) return {};
+  return Fail(
+      attempt.goal.cause == AttemptCause::kRefused ? refusal_ : std::move(why),
+      now);
 }
 
 void Generation::OnPrefillOver(Attempt* attempt, absl::Time now,
@@ -114,27 +143,28 @@ void Generation::OnPrefillOver(Attempt* attempt, absl::Time now,
 GenerationActions Generation::OnAttemptFailed(Attempt* failed, WorkerId worker,
                                               const absl::Status& status,
                                               absl::Time now) {
-  // Who has tokens already can't come back later.
-  const bool is_busy = absl::IsResourceExhausted(status) && num_tokens() > 0;
-  if (!is_busy && !IsRetryable(status)) return Fail(status, now);
+  const std::optional<AttemptCause> cause =
+      CauseAfter(status, /*has_tokens=*/num_tokens() > 0);
+  if (!cause.has_value()) return Fail(status, now);
+  if (cause == AttemptCause::kRefused) {
+    if (options_.max_retries == 0) return Fail(status, now);
+    AddOnce(worker, &refusers_);
+    refusal_ = status;
+  }
   GenerationActions actions;
   actions.retry_reason = RetryReason(failed->route, worker, status);
   for (const WorkerId blamed : BlamedFor(failed->route, worker, status)) {
-    if (std::find(avoid_.begin(), avoid_.end(), blamed) != avoid_.end()) {
-      continue;
-    }
-    avoid_.push_back(blamed);
+    AddOnce(blamed, &avoid_);
   }
-  if (!is_busy && !absl::IsAborted(status)) actions.suspect = worker;
+  if (!absl::IsResourceExhausted(status) && !absl::IsAborted(status)) {
+    actions.suspect = worker;
+  }
   EndCalls(failed, &actions);
   for (Sample& sample : samples_) {
     if (!failed->Has(sample.index()) || sample.over()) continue;
     if (sample.met_end()) sample.End(now - options_.arrival);
   }
-  const AttemptCause cause = is_busy || IsHandedBack(status)
-                                 ? AttemptCause::kHandedBack
-                                 : AttemptCause::kLost;
-  Begin(GoalsAfter(*failed, cause, now), now, &actions);
+  Begin(GoalsAfter(*failed, *cause, now), now, &actions);
   return actions;
 }
 
@@ -204,7 +234,10 @@ void Generation::Begin(const std::vector<AttemptGoal>& goals, absl::Time now,
   for (const AttemptGoal& goal : goals) {
     Attempt& attempt =
         attempts_.emplace_back(static_cast<uint32_t>(attempts_.size()), goal);
-    attempt.worst_route = RouteRank::kUntried;
+    // Who was refused knows no better ones to wait for.
+    attempt.worst_route = goal.cause == AttemptCause::kRefused
+                              ? RouteRank::kReady
+                              : RouteRank::kUntried;
     actions->find_route.push_back(attempt.number);
   }
   Settle(now, actions);

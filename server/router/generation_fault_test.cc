@@ -192,6 +192,61 @@ TEST_F(GenerationTest, PassesOtherErrorsOnAtOnce) {
   EXPECT_TRUE(absl::IsResourceExhausted(generation_->status()));
 }
 
+absl::Status Full() {
+  return WithRetryDelay(absl::ResourceExhaustedError("full"), absl::Seconds(2));
+}
+
+TEST_F(GenerationTest, AsksAnotherWorkerAtOnceWhenOneIsFull) {
+  Make(Plan(), /*max_retries=*/1);
+  Dispatch();
+  EXPECT_EQ(PrefillEnds(Full()),
+            (GenerationActions{.find_route = {1}, .retry_reason = "busy"}));
+  EXPECT_EQ(generation_->NeedsOf(1).exclude,
+            std::vector<WorkerId>{kPrefillWorker});
+  EXPECT_EQ(generation_->NeedsOf(1).worst, RouteRank::kReady);
+  TakeRoute();
+  Handle();
+  EXPECT_EQ(DecodeEnds(Full()), (GenerationActions{.end_prefill = {1},
+                                                   .end_decode = {1},
+                                                   .find_route = {2},
+                                                   .retry_reason = "busy"}));
+  EXPECT_EQ(generation_->NeedsOf(2).exclude,
+            (std::vector<WorkerId>{kPrefillWorker, kDecodeWorker}));
+}
+
+TEST_F(GenerationTest, TellsTheRefusalWhenNobodyElseIsReadyOrMayBeAsked) {
+  for (const bool has_budget : {false, true}) {
+    Make(Plan());
+    Dispatch();
+    PrefillEnds(Full());
+    const absl::Status why = absl::UnavailableError("nobody");
+    EXPECT_EQ(has_budget ? generation_->OnNoRoute(1, why, now_)
+                         : generation_->OnRetryRefused(1, why, now_),
+              kFinish);
+    EXPECT_EQ(generation_->status(), Full());
+  }
+}
+
+TEST_F(GenerationTest, TellsTheRefusalWhereNothingIsTriedAgain) {
+  Make(Plan(), /*max_retries=*/0);
+  Dispatch();
+  EXPECT_EQ(PrefillEnds(Full()), kFinish);
+  EXPECT_EQ(generation_->status(), Full());
+}
+
+// Then it may have a place, where others are gone.
+TEST_F(GenerationTest, AsksAWorkerThatWasFullAgainAfterALoss) {
+  Make(Plan());
+  Dispatch();
+  PrefillEnds(Full());
+  TakeRoute();
+  Handle();
+  DecodeEnds(absl::UnavailableError("gone"));
+  EXPECT_TRUE(generation_->NeedsOf(2).exclude.empty());
+  EXPECT_EQ(generation_->NeedsOf(2).avoid,
+            (std::vector<WorkerId>{kPrefillWorker, kDecodeWorker}));
+}
+
 TEST_F(GenerationTest, EndsInEveryPhaseWhenTheClientIsGone) {
   const absl::Status gone = absl::CancelledError("gone");
   Make(Plan());

@@ -15,8 +15,10 @@
 // computed again: workers that break every stream after a token would keep the
 // others busy for ever.
 //
-// What a live worker hands back, since it drains or is full, is neither: it has
-// done nothing for it, and pauses and --worker_wait bound how often that is.
+// What a live worker hands back, since it drains or is full while the stream
+// has tokens, is neither: it has done nothing for it, and pauses and
+// --worker_wait bound how often that is. A request without tokens that a full
+// worker refuses is tried elsewhere at once, so that is a try.
 #ifndef BATON_SERVER_ROUTER_RETRY_BUDGET_H_
 #define BATON_SERVER_ROUTER_RETRY_BUDGET_H_
 

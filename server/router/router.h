@@ -88,8 +88,8 @@ class Router final {
   WorkerUse Use(WorkerId worker) { return connections_.Use(worker); }
 
   RetryBudget& retry_budget() { return retry_budget_; }
-  // For an attempt in the place of one that was lost; `resumes`: its request
-  // has tokens. Else UNAVAILABLE with a retry delay, and counted.
+  // For an attempt in the place of one that was lost or refused; `resumes`: its
+  // request has tokens. Else UNAVAILABLE with a retry delay, and counted.
   absl::Status TakeRetry(bool resumes);
   // A request found the worker unavailable: it is asked at once.
   void OnSuspect(WorkerId worker);

@@ -20,6 +20,12 @@ using ::grpc::StatusCode;
 
 grpc::Status Unavailable() { return {StatusCode::UNAVAILABLE, "scripted"}; }
 
+grpc::Status Full() {
+  return ToGrpcStatus(WithReason(
+      WithRetryDelay(absl::ResourceExhaustedError("full"), absl::Hours(1)),
+      "OUT_OF_MEMORY"));
+}
+
 class RouterFaultTest : public ::testing::Test {
  protected:
   RouterFaultTest() {
@@ -170,6 +176,77 @@ TEST_F(RouterFaultTest, NeverRetriesAnErrorOfTheRequest) {
   EXPECT_EQ(router_->Generate(IdsRequest(3)).status.error_code(),
             StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(prefill_.requests().size(), 1u);
+}
+
+// --- Workers that are full.
+
+TEST_F(RouterFaultTest, AsksAnotherPrefillWorkerWhenOneIsFull) {
+  prefill_.SetPrefill(
+      [](const v1::WorkerRequest&, FakePrefillStream*) { return Full(); });
+  StartRouter({&prefill_, &other_prefill_, &decode_});
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(router_->Generate(IdsRequest(3)).text, "abc");
+  }
+  // The first went there, the others not: it was to be left alone.
+  EXPECT_EQ(prefill_.requests().size(), 1u);
+  EXPECT_EQ(other_prefill_.requests().size(), 4u);
+  EXPECT_EQ(Retries("busy"), 1);
+  EXPECT_EQ(NumWorkers(WorkerState::kReady), 3);
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
+}
+
+TEST_F(RouterFaultTest, AsksAnotherDecodeWorkerWhenOneIsFull) {
+  decode_.SetDecode(
+      [](const v1::DecodeRequest&, FakeDecodeStream*) { return Full(); });
+  StartRouter({&prefill_, &decode_, &other_decode_});
+  EXPECT_EQ(router_->Generate(IdsRequest(3)).text, "abc");
+  EXPECT_EQ(router_->Generate(IdsRequest(3)).text, "abc");
+  EXPECT_EQ(decode_.requests().size(), 1u);
+  EXPECT_EQ(other_decode_.requests().size(), 2u);
+  EXPECT_EQ(Retries("busy"), 1);
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
+}
+
+TEST_F(RouterFaultTest, RefusesWhenAllWorkersAreFullAndAsksEachOnce) {
+  for (FakeWorker* worker : {&prefill_, &other_prefill_}) {
+    worker->SetPrefill(
+        [](const v1::WorkerRequest&, FakePrefillStream*) { return Full(); });
+  }
+  Router::Options options =
+      RouterForTest::Options({&prefill_, &other_prefill_, &decode_});
+  options.worker_wait = absl::Minutes(10);
+  options.max_retries = 1;
+  StartRouter(std::move(options));
+  for (size_t i = 1; i <= 2; ++i) {
+    const absl::Status status =
+        FromGrpcStatus(router_->Generate(IdsRequest(3)).status);
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_EQ(ErrorReason(status), "OUT_OF_MEMORY");
+    EXPECT_EQ(RetryDelay(status), absl::Hours(1));
+    EXPECT_EQ(prefill_.requests().size(), i);
+    EXPECT_EQ(other_prefill_.requests().size(), i);
+  }
+  EXPECT_EQ(Retries("busy"), 4) << "each last one found nobody else";
+  EXPECT_TRUE(decode_.requests().empty());
+  EXPECT_EQ(router_->router().pool().num_ejected(), 0);
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
+}
+
+TEST_F(RouterFaultTest, AFullWorkerCostsATryOfAllRequests) {
+  prefill_.SetPrefill(
+      [](const v1::WorkerRequest&, FakePrefillStream*) { return Full(); });
+  Router::Options options =
+      RouterForTest::Options({&prefill_, &other_prefill_, &decode_});
+  options.retry_budget = {.retry_share = 0, .min_retries = 0};
+  StartRouter(std::move(options));
+  const absl::Status status =
+      FromGrpcStatus(router_->Generate(IdsRequest(3)).status);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_TRUE(RetryDelay(status).has_value());
+  EXPECT_TRUE(other_prefill_.requests().empty());
+  EXPECT_EQ(router_->Metric("baton_router_retries_refused_total{role="
+                            "\"router\",kind=\"retry\"}"),
+            1);
 }
 
 TEST_F(RouterFaultTest, RetriesWhenThePrefillWorkerDiesBeforeRelease) {

@@ -17,6 +17,10 @@ bool IsServing(WorkerState state) {
   return state == WorkerState::kReady || state == WorkerState::kSuspect;
 }
 
+bool Holds(const std::vector<WorkerId>& workers, WorkerId id) {
+  return std::find(workers.begin(), workers.end(), id) != workers.end();
+}
+
 RouteRank RankOf(WorkerState state, EjectionState ejection, bool avoided) {
   if (state == WorkerState::kReady && ejection == EjectionState::kIn) {
     return avoided ? RouteRank::kReady : RouteRank::kUntried;
@@ -47,6 +51,9 @@ bool ShareTransport(const v1::GetWorkerInfoResponse& one,
                               theirs.end();
                      });
 }
+
+// That long at most it may be full by one word of its own.
+constexpr absl::Duration kLongestFull = absl::Seconds(5);
 
 // A probe is not to be believed more than that.
 constexpr uint32_t kMaxLocalRanks = 1024;
@@ -147,6 +154,7 @@ void WorkerPool::OnProbe(WorkerId id, const v1::GetWorkerInfoResponse& info,
       worker->info.incarnation() != info.incarnation()) {
     LOG(INFO) << "worker " << worker->where.address << " has restarted";
     ejections_[worker->where.role].OnRestart(id);
+    worker->full_until = absl::InfinitePast();
   }
   worker->info = info;
   // Ranks that are gone keep the requests that are on their way back.
@@ -290,14 +298,15 @@ WorkerPool::Candidates WorkerPool::Find(v1::WorkerRole role,
   Candidates best;
   for (const auto& [id, worker] : workers_) {
     if (worker.where.role != role || !Meets(worker.info, needs)) continue;
+    if (Holds(needs.exclude, id)) continue;
+    const bool is_full = now < worker.full_until;
     const EjectionState ejection = ejections_[role].StateAt(id, now);
     if (worker.state == WorkerState::kReady && needs.avoid.empty() &&
-        ejection == EjectionState::kReturning) {
+        !is_full && ejection == EjectionState::kReturning) {
       return {.workers = {id}, .rank = RouteRank::kUntried};
     }
-    const bool avoided = std::find(needs.avoid.begin(), needs.avoid.end(),
-                                   id) != needs.avoid.end();
-    const RouteRank rank = RankOf(worker.state, ejection, avoided);
+    const RouteRank rank =
+        RankOf(worker.state, ejection, is_full || Holds(needs.avoid, id));
     if (rank == RouteRank::kNone || rank > best.rank) continue;
     if (rank < best.rank) best = {.workers = {}, .rank = rank};
     best.workers.push_back(id);
@@ -373,6 +382,13 @@ void WorkerPool::OnSuspect(WorkerId id) {
   Worker* const worker = FindMember(id);
   if (worker == nullptr || !IsServing(worker->state)) return;
   MoveTo(worker, WorkerState::kSuspect, "unavailable to a request");
+}
+
+void WorkerPool::OnFull(WorkerId id, absl::Duration delay) {
+  absl::MutexLock lock(&mutex_);
+  Worker* const worker = FindMember(id);
+  if (worker == nullptr) return;
+  worker->full_until = clock_.Now() + std::min(delay, kLongestFull);
 }
 
 // For clients: it names no worker.

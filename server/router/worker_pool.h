@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "proto/baton/v1/worker.pb.h"
 #include "server/router/outlier_ejection.h"
@@ -35,20 +36,15 @@ struct WorkerAddress {
   friend bool operator==(const WorkerAddress&, const WorkerAddress&) = default;
 };
 
-// What all workers that serve have in common.
-struct ServedModel {
-  std::string fingerprint;
-  uint32_t max_context_tokens = 0;  // The smallest of them.
-};
-
 // How many workers a router looks after.
 inline constexpr size_t kMaxWorkers = 512;
 
 // Ranks are chosen, each with its load. A pair or a unified worker is chosen,
 // whichever needs fewer last choices (a pair where that is equal): ready
-// workers that the request has not failed on, then any ready one, then suspects
-// and those that outlier_ejection.h has ejected. One that is to be tried again
-// gets the next request that has not failed yet. Thread-safe.
+// workers that are not full and that the request has not failed on, then any
+// ready one, then suspects and those that outlier_ejection.h has ejected. One
+// that is to be tried again gets the next request that has not failed yet.
+// Thread-safe.
 class WorkerPool final {
  public:
   struct Options {
@@ -109,8 +105,11 @@ class WorkerPool final {
   // Or never began. Before OnRequestEnded.
   void OnCallEnded(WorkerId worker, uint64_t call, CallOutcome outcome)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // A request found it unavailable. It may be gone.
+  // A request found it unavailable; or full, to be asked again after `delay`.
+  // It may be gone.
   void OnSuspect(WorkerId worker) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnFull(WorkerId worker, absl::Duration delay)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What is served now, or was last; UNAVAILABLE like FindRoute before that.
   absl::StatusOr<ServedModel> Served() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -137,6 +136,7 @@ class WorkerPool final {
     std::vector<WorkerLoad> loads = {WorkerLoad()};  // Of each of its ranks.
     int64_t num_in_flight() const;
     v1::GetWorkerInfoResponse info;  // Of its last good probe.
+    absl::Time full_until = absl::InfinitePast();
   };
   struct Refusal {
     std::string_view field;  // Empty: none.

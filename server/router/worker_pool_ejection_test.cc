@@ -149,6 +149,54 @@ TEST_F(WorkerPoolEjectionTest, AnEjectedOneThatFitsAloneIsTheLastChoice) {
           .ok());
 }
 
+// --- Workers that are full.
+
+TEST_F(WorkerPoolEjectionTest, SendsNothingToAFullWorkerWhileAnotherIsReady) {
+  Make({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED});
+  pool_->OnFull(WorkerId(0), absl::Seconds(2));
+  EXPECT_EQ(Next(4), (std::vector<uint32_t>{1, 1, 1, 1}));
+  clock_.Advance(absl::Seconds(2));
+  EXPECT_EQ(Next(4), (std::vector<uint32_t>{1, 0, 1, 0}));
+}
+
+TEST_F(WorkerPoolEjectionTest, AsksAFullWorkerWhereNobodyElseIsReady) {
+  Make({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED});
+  pool_->OnFull(WorkerId(0), absl::Seconds(2));
+  pool_->OnSuspect(WorkerId(1));
+  EXPECT_EQ(Next(2), (std::vector<uint32_t>{0, 0}));
+}
+
+TEST_F(WorkerPoolEjectionTest, BelievesNoWorkerThatItIsFullForLong) {
+  Make({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED});
+  pool_->OnFull(WorkerId(0), absl::InfiniteDuration());
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_EQ(Next(2), (std::vector<uint32_t>{0, 1}));
+}
+
+TEST_F(WorkerPoolEjectionTest, ANewProcessIsNotFull) {
+  Make({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED});
+  pool_->OnFull(WorkerId(0), absl::Seconds(2));
+  Probe(0, WORKER_ROLE_UNIFIED, /*incarnation=*/2);
+  EXPECT_EQ(Next(2), (std::vector<uint32_t>{0, 1}));
+}
+
+// The trial would only be refused again and again.
+TEST_F(WorkerPoolEjectionTest, TriesNoEjectedWorkerWhileItIsFull) {
+  Make({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED});
+  FailAt(0, 3);
+  clock_.Advance(absl::Seconds(5));
+  pool_->OnFull(WorkerId(0), absl::Seconds(2));
+  EXPECT_EQ(Next(2), (std::vector<uint32_t>{1, 1}));
+  clock_.Advance(absl::Seconds(2));
+  EXPECT_EQ(Next(1), (std::vector<uint32_t>{0}));
+}
+
+TEST_F(WorkerPoolEjectionTest, AsksNobodyWhoIsExcluded) {
+  Make({WORKER_ROLE_UNIFIED, WORKER_ROLE_UNIFIED});
+  EXPECT_EQ(pool_->FindRoute({.exclude = {WorkerId(0)}})->decode, WorkerId(1));
+  EXPECT_FALSE(pool_->FindRoute({.exclude = {WorkerId(0), WorkerId(1)}}).ok());
+}
+
 TEST_F(WorkerPoolEjectionTest, CountsEachRoleForItself) {
   Make({WORKER_ROLE_PREFILL, WORKER_ROLE_PREFILL, WORKER_ROLE_DECODE});
   for (int i = 0; i < 3; ++i) {

@@ -69,9 +69,16 @@ constexpr std::string_view WorkerStateName(WorkerState state) {
   return "";
 }
 
+// What all workers that serve have in common.
+struct ServedModel {
+  std::string fingerprint;
+  uint32_t max_context_tokens = 0;  // The smallest of them.
+};
+
 // How good a choice of workers is; the better comes first.
 enum class RouteRank : uint8_t {
-  kUntried,  // All are ready, and the request has not failed on them.
+  kUntried,  // All are ready, none is full, and the request has not failed on
+             // them.
   kReady,    // All are ready.
   kSuspect,  // Some are suspects.
   kNone,     // There are none.
@@ -92,6 +99,7 @@ struct Route {
 // What a request asks of its workers.
 struct RouteNeeds {
   std::vector<WorkerId> avoid = {};       // They failed it: others first.
+  std::vector<WorkerId> exclude = {};     // Never these.
   RouteRank worst = RouteRank::kSuspect;  // Not kNone.
   std::string fingerprint = {};           // Of earlier tokens; empty: any.
   uint32_t context_tokens = 0;            // At least such a context.

@@ -110,7 +110,7 @@ absl::Status SimulatedRouter::TakeRetry(std::string_view reason,
                                         AttemptCause cause, bool resumes) {
   loop_->Note("retry", id().value(), reason.size());
   retry_reasons_.emplace(reason);
-  if (cause != AttemptCause::kLost) return absl::OkStatus();
+  if (cause == AttemptCause::kHandedBack) return absl::OkStatus();
   RetryBudget& budget = process_->retry_budget;
   if (resumes ? budget.TakeResume(loop_->now())
               : budget.TakeRetry(loop_->now())) {

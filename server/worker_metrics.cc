@@ -146,7 +146,14 @@ WorkerMetrics::WorkerMetrics(const Maker& make)
           "Tokens of requests that took a place in the batch which were found "
           "in the prefix cache, and neither computed nor moved.")),
       evicted_blocks_(make.OneCounter("baton_prefix_cache_evicted_blocks_total",
-                                      "Blocks forgotten, to be used anew.")) {}
+                                      "Blocks forgotten, to be used anew.")) {
+  // There before the first one.
+  for (const RequestActivity activity :
+       {RequestActivity::kQueued, RequestActivity::kPrefill,
+        RequestActivity::kTransfer, RequestActivity::kDecode}) {
+    aborted_requests_.Add({{"phase", ActivityName(activity)}});
+  }
+}
 
 void WorkerMetrics::OnRequestEnd(const GenerationOutcome& outcome) {
   requests_.Add({{"outcome", OutcomeName(outcome.status.code())}}).Increment();

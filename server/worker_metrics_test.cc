@@ -8,7 +8,6 @@ namespace baton {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 class WorkerMetricsTest : public ::testing::Test {
  protected:
@@ -52,7 +51,12 @@ TEST_F(WorkerMetricsTest, AnAbortedRequestIsCountedByWhatItWasDoing) {
   outcome.prompt_tokens = 12;
   outcome.ended_in = RequestActivity::kTransfer;
   metrics_.OnRequestEnd(outcome);
-  EXPECT_THAT(Text(), Not(HasSubstr("baton_aborted_requests_total{")));
+  for (const char* phase : {"queued", "prefill", "transfer", "decode"}) {
+    EXPECT_THAT(Text(),
+                HasSubstr(std::string("baton_aborted_requests_total{role="
+                                      "\"decode\",phase=\"") +
+                          phase + "\"} 0"));
+  }
   outcome.status = absl::CancelledError("aborted");
   metrics_.OnRequestEnd(outcome);
   outcome.status = absl::DeadlineExceededError("late");

@@ -2,6 +2,7 @@
 #ifndef BATON_SERVER_ROUTER_GENERATION_ACTIONS_H_
 #define BATON_SERVER_ROUTER_GENERATION_ACTIONS_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -31,6 +32,12 @@ constexpr bool IsLegalTransition(GenerationPhase from, GenerationPhase to) {
   return false;
 }
 
+// What GenerationActions::retry_reason may say.
+inline constexpr std::array<std::string_view, 9> kRetryReasons = {
+    "slow_reader",   "kv_lost",      "busy",
+    "another_model", "handed_back",  "unified_lost",
+    "decode_lost",   "prefill_lost", "prompt_lost"};
+
 // What the owner of a Generation must do after an event, in this order.
 // Attempts are named by their numbers.
 struct GenerationActions {
@@ -54,7 +61,8 @@ struct GenerationActions {
   // Find workers that meet NeedsOf(), then OnRoute or OnNoRoute. The first time
   // in the order of the attempts.
   std::vector<uint32_t> find_route = {};
-  std::string_view retry_reason = {};         // Why these take others' places.
+  // Why these take others' places; of kRetryReasons.
+  std::string_view retry_reason = {};
   std::optional<Pause> pause = std::nullopt;  // OnPauseEnded after it.
   // With MakePrefillRequest(), and with MakeDecodeRequest().
   std::optional<uint32_t> start_prefill = std::nullopt;

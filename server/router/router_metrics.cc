@@ -4,6 +4,8 @@
 
 #include "server/edge/metrics.h"
 #include "server/edge/series_maker.h"
+#include "server/router/generation_actions.h"
+#include "server/router/outlier_ejection.h"
 
 namespace baton {
 namespace {
@@ -19,6 +21,22 @@ std::array<prometheus::Gauge*, kNumWorkerStates> MakeWorkerGauges(
   }
   return gauges;
 }
+
+// So that rates over the first event are right, and absence is an alert.
+template <typename Names>
+void StartAtZero(const char* label, const Names& values,
+                 prometheus::Family<prometheus::Counter>* family) {
+  for (const std::string_view value : values) {
+    family->Add({{label, std::string(value)}});
+  }
+}
+
+constexpr std::array<std::string_view, 2> kRetryKinds = {"retry", "resume"};
+// As CheckTimeLeft gives them.
+constexpr std::array<std::string_view, 2> kDeadlineReasons = {
+    "QUEUE_TOO_LONG", "PROMPT_TOO_LONG"};
+constexpr std::array<EjectionReason, kNumEjectionReasons> kEjectionReasons = {
+    EjectionReason::kInARow, EjectionReason::kRatio, EjectionReason::kTrial};
 
 }  // namespace
 
@@ -71,9 +89,17 @@ RouterMetrics::RouterMetrics(const SeriesMaker& make)
                                      "Requests that workers work for.")),
       waiting_requests(make.OneGauge("baton_waiting_requests",
                                      "Requests that wait for their turn.")),
-      ejected_workers(make.OneGauge(
-          "baton_router_ejected_workers",
-          "Workers that are well by their probes and ejected.")) {}
+      ejected_workers(
+          make.OneGauge("baton_router_ejected_workers",
+                        "Workers that are well by their probes and ejected.")) {
+  StartAtZero("reason", kRetryReasons, &retries_);
+  StartAtZero("reason", kRetryReasons, &resumes_);
+  StartAtZero("reason", kDeadlineReasons, &deadline_refusals_);
+  StartAtZero("kind", kRetryKinds, &refused_retries_);
+  for (const EjectionReason reason : kEjectionReasons) {
+    StartAtZero("reason", std::array{EjectionReasonName(reason)}, &ejections_);
+  }
+}
 
 void RouterMetrics::CountRequest(absl::StatusCode outcome) {
   requests_.Add({{"outcome", OutcomeName(outcome)}}).Increment();

@@ -47,5 +47,28 @@ TEST(RouterMetricsTest, StartsWithEverySeriesThatADashboardAsksFor) {
   }
 }
 
+TEST(RouterMetricsTest, CountersAreThereBeforeTheirFirstEvent) {
+  prometheus::Registry registry;
+  const RouterMetrics metrics(&registry);
+  std::ostringstream out;
+  prometheus::TextSerializer().Serialize(out, registry.Collect());
+  for (const char* series :
+       {"retries_total{role=\"router\",reason=\"busy\"} 0",
+        "retries_total{role=\"router\",reason=\"prompt_lost\"} 0",
+        "resumes_total{role=\"router\",reason=\"decode_lost\"} 0",
+        "retries_refused_total{role=\"router\",kind=\"retry\"} 0",
+        "retries_refused_total{role=\"router\",kind=\"resume\"} 0",
+        "ejections_total{role=\"router\",reason=\"in_a_row\"} 0",
+        "ejections_total{role=\"router\",reason=\"ratio\"} 0",
+        "ejections_total{role=\"router\",reason=\"trial\"} 0",
+        "deadline_refusals_total{role=\"router\",reason=\"QUEUE_TOO_LONG\"} 0",
+        "deadline_refusals_total{role=\"router\",reason=\"PROMPT_TOO_LONG\"} "
+        "0"}) {
+    EXPECT_NE(out.str().find(std::string("baton_router_") + series),
+              std::string::npos)
+        << series;
+  }
+}
+
 }  // namespace
 }  // namespace baton

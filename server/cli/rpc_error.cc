@@ -1,5 +1,7 @@
 #include "server/cli/rpc_error.h"
 
+#include <optional>
+
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/field_error.h"
@@ -15,6 +17,26 @@ std::string WhatToCorrect(const absl::Status& status) {
   return field ? FlagOfField(*field).value_or("the request") : "the request";
 }
 
+// Without a reason it is gRPC's word, who found nobody; else the router's own.
+std::string AdviceWhenUnavailable(const std::optional<std::string>& reason,
+                                  const std::string& endpoint) {
+  if (!reason.has_value()) {
+    return "is a router listening at " + endpoint +
+           ", and are its workers up? `baton local up` starts all of them";
+  }
+  if (*reason == "NO_WORKER") {
+    return "the router at " + endpoint +
+           " answers, and none of its workers can serve: its log says why of "
+           "each, `baton top` shows those that are up";
+  }
+  if (*reason == "DRAINING") {
+    return "the server at " + endpoint +
+           " is going down: ask another, or again later";
+  }
+  return "try again later; the log of the router at " + endpoint +
+         " names the workers that failed";
+}
+
 std::string Advice(const grpc::Status& status, const std::string& endpoint) {
   switch (status.error_code()) {
     case grpc::StatusCode::INVALID_ARGUMENT:
@@ -27,8 +49,8 @@ std::string Advice(const grpc::Status& status, const std::string& endpoint) {
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       return "try again later, or with fewer requests at once";
     case grpc::StatusCode::UNAVAILABLE:
-      return "is a router listening at " + endpoint +
-             ", and are its workers up? `baton local up` starts all of them";
+      return AdviceWhenUnavailable(ErrorReason(FromGrpcStatus(status)),
+                                   endpoint);
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       return "raise --timeout, or ask for fewer tokens";
     case grpc::StatusCode::UNIMPLEMENTED:

@@ -43,6 +43,24 @@ TEST(RpcErrorTest, SaysWhenToComeBack) {
               HasSubstr("(retry after 500ms); try again later"));
 }
 
+TEST(RpcErrorTest, ARouterThatAnswersIsListening) {
+  const auto explain = [](const std::string& reason) {
+    v1::ErrorInfo info;
+    info.set_reason(reason);
+    return ExplainRpcError(WithDetails(grpc::StatusCode::UNAVAILABLE, "no",
+                                       "ErrorInfo", info.SerializeAsString()),
+                           "host:1");
+  };
+  EXPECT_THAT(ExplainRpcError({grpc::StatusCode::UNAVAILABLE, "no"}, "host:1"),
+              HasSubstr("is a router listening at host:1"));
+  EXPECT_THAT(explain("NO_WORKER"), HasSubstr("none of its workers can serve"));
+  EXPECT_THAT(explain("DRAINING"), HasSubstr("is going down"));
+  EXPECT_THAT(explain("WORKER_LOST"), HasSubstr("try again later"));
+  for (const char* reason : {"NO_WORKER", "DRAINING", "WORKER_LOST"}) {
+    EXPECT_THAT(explain(reason), Not(HasSubstr("is a router listening")));
+  }
+}
+
 TEST(RpcErrorTest, EveryCodeSaysWhatToDo) {
   for (int code = 1; code <= 16; ++code) {
     const std::string text = ExplainRpcError(

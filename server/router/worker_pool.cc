@@ -4,8 +4,11 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/logging.h"
 #include "server/edge/grpc_status.h"
@@ -31,6 +34,14 @@ RouteRank RankOf(WorkerState state, EjectionState ejection, bool avoided) {
 bool Meets(const v1::GetWorkerInfoResponse& info, const RouteNeeds& needs) {
   return info.max_context_tokens() >= needs.context_tokens &&
          (needs.fingerprint.empty() || info.fingerprint() == needs.fingerprint);
+}
+
+constexpr std::string_view kRoleField = "role";
+
+// As operators write it: "prefill".
+std::string RoleName(v1::WorkerRole role) {
+  const std::string name = v1::WorkerRole_Name(role);
+  return absl::AsciiStrToLower(absl::StripPrefix(name, "WORKER_ROLE_"));
 }
 
 std::string Differs(const std::string& theirs, const std::string& ours) {
@@ -166,6 +177,10 @@ void WorkerPool::OnProbe(WorkerId id, const v1::GetWorkerInfoResponse& info,
 void WorkerPool::Judge(WorkerId id, Worker* worker) {
   const Refusal refusal = FindRefusal(id, worker->info);
   worker->refused_for = refusal.field;
+  // Roles are no secret, and a list that is wrong is the likely cause.
+  if (refusal.field == kRoleField) {
+    absl::StrAppend(&worker->refused_for, " (", refusal.reason, ")");
+  }
   if (refusal.field.empty()) {
     MoveTo(worker, WorkerState::kReady, "");
     if (CanServe()) last_served_ = ServedNow();
@@ -186,15 +201,16 @@ void WorkerPool::OnProbeFailed(WorkerId id, const absl::Status& why) {
   Worker* const worker = FindMember(id);
   if (worker == nullptr) return;
   MoveTo(worker, WorkerState::kUnhealthy,
-         std::string(absl::StatusCodeToString(why.code())));
+         absl::StrCat(absl::StatusCodeToString(why.code()), ": ",
+                      absl::CHexEscape(why.message())));
 }
 
 WorkerPool::Refusal WorkerPool::FindRefusal(
     WorkerId id, const v1::GetWorkerInfoResponse& info) const {
   const v1::WorkerRole role = workers_.at(id).where.role;
   if (info.role() != role) {
-    return {"role", Differs(v1::WorkerRole_Name(info.role()),
-                            v1::WorkerRole_Name(role))};
+    return {kRoleField, absl::StrCat(RoleName(info.role()), ", listed as ",
+                                     RoleName(role))};
   }
   if (info.text_hash() != options_.text_hash) {
     return {"text_hash", Differs(info.text_hash(), options_.text_hash)};
@@ -396,7 +412,7 @@ absl::Status WorkerPool::NobodyServes() const {
   std::set<std::string> fields;
   for (const auto& [id, worker] : workers_) {
     if (worker.state == WorkerState::kRefused) {
-      fields.emplace(worker.refused_for);
+      fields.insert(worker.refused_for);
     }
   }
   std::string text = "no worker can serve";

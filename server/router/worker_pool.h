@@ -131,8 +131,8 @@ class WorkerPool final {
     const WorkerId id;
     WorkerAddress where;
     WorkerState state = WorkerState::kUnknown;
-    std::string reason;            // Of its state; logged when it changes.
-    std::string_view refused_for;  // kRefused: the field of `info`.
+    std::string reason;       // Of its state; logged when it changes.
+    std::string refused_for;  // kRefused: as clients are told.
     std::vector<WorkerLoad> loads = {WorkerLoad()};  // Of each of its ranks.
     int64_t num_in_flight() const;
     v1::GetWorkerInfoResponse info;  // Of its last good probe.

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "server/router/routing_policy.h"
 #include "server/router/worker_pool.h"
@@ -147,6 +148,16 @@ TEST_F(WorkerPoolEjectionTest, AnEjectedOneThatFitsAloneIsTheLastChoice) {
   EXPECT_FALSE(
       pool_->FindRoute({.worst = RouteRank::kReady, .context_tokens = 100})
           .ok());
+}
+
+// A worker that drains is not one that died.
+TEST_F(WorkerPoolEjectionTest, SaysWhatAFailedProbeSaid) {
+  Make({WORKER_ROLE_UNIFIED});
+  testing::internal::CaptureStderr();
+  pool_->OnProbeFailed(WorkerId(0), absl::UnavailableError("not\nserving"));
+  EXPECT_NE(testing::internal::GetCapturedStderr().find(
+                "worker host unhealthy: UNAVAILABLE: not\\nserving"),
+            std::string::npos);
 }
 
 // --- Workers that are full.

@@ -164,6 +164,14 @@ TEST(WorkerPoolTest, NamesBothValuesOfARefusalOnce) {
   EXPECT_EQ(log.find(line), log.rfind(line)) << log;
 }
 
+TEST(WorkerPoolTest, NamesTheRoleThatAWorkerHasAndTheListedOne) {
+  WorkerPool pool = MakePool({WORKER_ROLE_PREFILL});
+  pool.OnProbe(Id(0), Info(WORKER_ROLE_UNIFIED), Load(0));
+  EXPECT_EQ(pool.Served().status().message(),
+            "no worker can serve; refused for role (unified, listed as "
+            "prefill)");
+}
+
 TEST(WorkerPoolTest, RefusesAPairWithoutATransportInCommon) {
   WorkerPool pool =
       MakePool({WORKER_ROLE_PREFILL, WORKER_ROLE_DECODE, WORKER_ROLE_PREFILL});

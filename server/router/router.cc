@@ -1,6 +1,7 @@
 #include "server/router/router.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/logging.h"
@@ -103,7 +104,11 @@ void Router::UpdateGauges() {
   metrics_.running_requests.Set(admission_.num_running());
   metrics_.waiting_requests.Set(admission_.num_waiting());
   metrics_.ejected_workers.Set(pool_.num_ejected());
-  metrics_.SetWorkers(pool_.CountStates());
+  constexpr std::array<v1::WorkerRole, kWorkerPools.size()> kRoles = {
+      v1::WORKER_ROLE_PREFILL, v1::WORKER_ROLE_DECODE, v1::WORKER_ROLE_UNIFIED};
+  for (size_t i = 0; i < kRoles.size(); ++i) {
+    metrics_.SetWorkers(kWorkerPools[i], pool_.CountStates(kRoles[i]));
+  }
   stream_metrics_.Set(streams_.counts());
 }
 

@@ -100,7 +100,8 @@ TEST_F(RouterDiscoveryTest, OneThatLeavesFinishesItsStreamAndGetsNoOther) {
   EXPECT_TRUE(AwaitWorkers(WorkerState::kLeft, 1));
   EXPECT_TRUE(AwaitWorkers(WorkerState::kReady, 1));
   EXPECT_EQ(
-      router_->Metric("baton_router_workers{role=\"router\",state=\"left\"}"),
+      router_->Metric("baton_router_workers{role=\"router\",pool=\"unified\","
+                      "state=\"left\"}"),
       1);
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(router_->Generate(IdsRequest(2)).text, "ab");

@@ -10,18 +10,6 @@
 namespace baton {
 namespace {
 
-std::array<prometheus::Gauge*, kNumWorkerStates> MakeWorkerGauges(
-    const SeriesMaker& make) {
-  prometheus::Family<prometheus::Gauge>& family = make.Gauges(
-      "baton_router_workers", "Workers, by what they are to the router.");
-  std::array<prometheus::Gauge*, kNumWorkerStates> gauges;
-  for (int i = 0; i < kNumWorkerStates; ++i) {
-    const auto state = static_cast<WorkerState>(i);
-    gauges[i] = &family.Add({{"state", std::string(WorkerStateName(state))}});
-  }
-  return gauges;
-}
-
 // So that rates over the first event are right, and absence is an alert.
 template <typename Names>
 void StartAtZero(const char* label, const Names& values,
@@ -68,7 +56,9 @@ RouterMetrics::RouterMetrics(const SeriesMaker& make)
           "Workers that take nothing for a while since calls to them fail: so "
           "many in a row, a ratio of them, or the trial that was to bring it "
           "back.")),
-      workers_(MakeWorkerGauges(make)),
+      workers_(make.Gauges(
+          "baton_router_workers",
+          "Workers, by their pool and what they are to the router.")),
       time_to_first_token(make.OneHistogram(
           "baton_time_to_first_token_seconds",
           "From a request's arrival to its first token's writing.")),
@@ -96,6 +86,7 @@ RouterMetrics::RouterMetrics(const SeriesMaker& make)
   StartAtZero("reason", kRetryReasons, &resumes_);
   StartAtZero("reason", kDeadlineReasons, &deadline_refusals_);
   StartAtZero("kind", kRetryKinds, &refused_retries_);
+  for (const std::string_view pool : kWorkerPools) SetWorkers(pool, {});
   for (const EjectionReason reason : kEjectionReasons) {
     StartAtZero("reason", std::array{EjectionReasonName(reason)}, &ejections_);
   }
@@ -127,8 +118,14 @@ void RouterMetrics::CountEjection(std::string_view reason) {
 }
 
 void RouterMetrics::SetWorkers(
-    const std::array<int, kNumWorkerStates>& counts) {
-  for (int i = 0; i < kNumWorkerStates; ++i) workers_[i]->Set(counts[i]);
+    std::string_view pool, const std::array<int, kNumWorkerStates>& counts) {
+  for (int i = 0; i < kNumWorkerStates; ++i) {
+    const auto state = static_cast<WorkerState>(i);
+    workers_
+        .Add({{"pool", std::string(pool)},
+              {"state", std::string(WorkerStateName(state))}})
+        .Set(counts[i]);
+  }
 }
 
 }  // namespace baton

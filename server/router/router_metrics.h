@@ -19,6 +19,10 @@ namespace baton {
 
 class SeriesMaker;
 
+// As dashboards name them: workers of one role.
+inline constexpr std::array<std::string_view, 3> kWorkerPools = {
+    "prefill", "decode", "unified"};
+
 // Thread-safe. The registry is borrowed and outlives this.
 class RouterMetrics final {
  public:
@@ -34,8 +38,9 @@ class RouterMetrics final {
   // The budget has none left, or none that resumes.
   void CountRetryRefused(bool resumes);
   void CountEjection(std::string_view reason);
-  // By WorkerState.
-  void SetWorkers(const std::array<int, kNumWorkerStates>& counts);
+  // Of kWorkerPools; by WorkerState.
+  void SetWorkers(std::string_view pool,
+                  const std::array<int, kNumWorkerStates>& counts);
 
  private:
   explicit RouterMetrics(const SeriesMaker& make);
@@ -47,7 +52,7 @@ class RouterMetrics final {
   prometheus::Counter& resumed_tokens_;
   prometheus::Family<prometheus::Counter>& refused_retries_;
   prometheus::Family<prometheus::Counter>& ejections_;
-  std::array<prometheus::Gauge*, kNumWorkerStates> workers_;
+  prometheus::Family<prometheus::Gauge>& workers_;
 
  public:
   prometheus::Histogram& time_to_first_token;

@@ -20,7 +20,7 @@ TEST(RouterMetricsTest, StartsWithEverySeriesThatADashboardAsksFor) {
   metrics.CountResume("decode_lost", 12);
   metrics.CountRetryRefused(/*resumes=*/true);
   metrics.CountEjection("ratio");
-  metrics.SetWorkers({1, 2, 3, 4, 5});
+  metrics.SetWorkers("decode", {1, 2, 3, 4, 5});
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, registry.Collect());
   const std::string text = out.str();
@@ -33,8 +33,14 @@ TEST(RouterMetricsTest, StartsWithEverySeriesThatADashboardAsksFor) {
         "baton_router_retries_refused_total{role=\"router\",kind=\"resume\"} 1",
         "baton_router_ejections_total{role=\"router\",reason=\"ratio\"} 1",
         "baton_router_ejected_workers{role=\"router\"} 0",
-        "baton_router_workers{role=\"router\",state=\"unknown\"} 1",
-        "baton_router_workers{role=\"router\",state=\"refused\"} 5",
+        "baton_router_workers{role=\"router\",pool=\"decode\",state="
+        "\"unknown\"} 1",
+        "baton_router_workers{role=\"router\",pool=\"decode\",state="
+        "\"refused\"} 5",
+        "baton_router_workers{role=\"router\",pool=\"prefill\",state="
+        "\"ready\"} 0",
+        "baton_router_workers{role=\"router\",pool=\"unified\",state="
+        "\"ready\"} 0",
         "baton_time_to_first_token_seconds_count{role=\"router\"} 0",
         "baton_inter_token_latency_seconds_count{role=\"router\"} 0",
         "baton_queue_time_seconds_count{role=\"router\"} 0",

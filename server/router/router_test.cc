@@ -418,9 +418,11 @@ TEST_F(RouterPairTest, MeasuresWhatTheClientFeels) {
   EXPECT_EQ(router_->Metric("baton_generated_tokens_total" + role), 5);
   EXPECT_EQ(router_->Metric("baton_cached_tokens_total" + role), 1);
   EXPECT_EQ(router_->Metric("baton_running_requests" + role), 0);
-  EXPECT_EQ(
-      router_->Metric("baton_router_workers{role=\"router\",state=\"ready\"}"),
-      2);
+  for (const std::string pool : {"prefill", "decode"}) {
+    EXPECT_EQ(router_->Metric("baton_router_workers{role=\"router\",pool=\"" +
+                              pool + "\",state=\"ready\"}"),
+              1);
+  }
 }
 
 // --- Cancellation in each phase.

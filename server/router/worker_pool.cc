@@ -473,10 +473,12 @@ WorkerState WorkerPool::state(WorkerId id) const {
   return found == workers_.end() ? WorkerState::kLeft : found->second.state;
 }
 
-std::array<int, kNumWorkerStates> WorkerPool::CountStates() const {
+std::array<int, kNumWorkerStates> WorkerPool::CountStates(
+    std::optional<v1::WorkerRole> role) const {
   absl::MutexLock lock(&mutex_);
   std::array<int, kNumWorkerStates> counts = {};
   for (const auto& [id, worker] : workers_) {
+    if (role.has_value() && worker.where.role != *role) continue;
     ++counts[static_cast<int>(worker.state)];
   }
   return counts;

@@ -105,8 +105,7 @@ class WorkerPool final {
   // Or never began. Before OnRequestEnded.
   void OnCallEnded(WorkerId worker, uint64_t call, CallOutcome outcome)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // A request found it unavailable; or full, to be asked again after `delay`.
-  // It may be gone.
+  // Unavailable to a request; or full, for so long. It may be gone.
   void OnSuspect(WorkerId worker) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnFull(WorkerId worker, absl::Duration delay)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -120,8 +119,9 @@ class WorkerPool final {
   // kLeft also when it is gone.
   WorkerState state(WorkerId worker) const ABSL_LOCKS_EXCLUDED(mutex_);
   int num_ejected() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of those that are not gone, by WorkerState.
-  std::array<int, kNumWorkerStates> CountStates() const
+  // Of those that are not gone, by WorkerState; of one role, or of all.
+  std::array<int, kNumWorkerStates> CountStates(
+      std::optional<v1::WorkerRole> role = {}) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

@@ -357,6 +357,9 @@ TEST(WorkerPoolTest, CountsWorkersByState) {
   expected[static_cast<int>(kUnhealthy)] = 1;
   expected[static_cast<int>(kUnknown)] = 1;
   EXPECT_EQ(pool.CountStates(), expected);
+  expected = {};
+  expected[static_cast<int>(kUnhealthy)] = 1;
+  EXPECT_EQ(pool.CountStates(WORKER_ROLE_DECODE), expected);
 }
 
 // --- Who joins and leaves at run time.

@@ -155,11 +155,7 @@ void GenerationCall::Perform(const GenerationActions& actions) {
   if (actions.queue) EnterQueue();
   if (!actions.find_route.empty()) ReleaseUnstarted();
   for (uint32_t attempt : actions.find_route) {
-    if (!actions.retry_reason.empty() &&
-        !TakeRetry(attempt, actions.retry_reason)) {
-      break;  // It was the end of all of them.
-    }
-    FindRoute(attempt);
+    if (!FindRoute(attempt, actions.retry_reason)) break;
   }
   if (actions.pause.has_value()) {
     StartTimer(
@@ -244,7 +240,8 @@ std::chrono::system_clock::time_point GenerationCall::WorkerDeadline() const {
                          kWorkerMargin, left / kWorkerMarginShare);
 }
 
-void GenerationCall::FindRoute(uint32_t attempt) {
+bool GenerationCall::FindRoute(uint32_t attempt,
+                               std::string_view retry_reason) {
   if (calls_.empty()) {
     router_.retry_budget().OnBegan(num_samples_, router_.clock().Now());
   }
@@ -258,33 +255,47 @@ void GenerationCall::FindRoute(uint32_t attempt) {
   }
   needs.prefix = prefix_keys_;
   absl::StatusOr<Route> route = router_.pool().FindRoute(needs);
+  // Who was refused, and knows nobody else, tries nothing again.
+  const bool is_retry =
+      !retry_reason.empty() && (route.ok() || needs.exclude.empty());
   if (!route.ok()) {
+    if (is_retry && !TakeRetry(attempt, retry_reason)) return false;
     Handle([&route, attempt](Generation& generation, absl::Time now) {
       return generation.OnNoRoute(attempt, route.status(), now);
     });
-    return;
+    return true;
   }
   Calls& calls = *calls_[attempt];
   calls.route = *route;
-  CallReport::Options report = {.pool = &router_.pool(),
-                                .worker = route->decode,
-                                .call = route->decode_call,
-                                .deadline = WorkerDeadline()};
+  MakeReports(&calls);
+  // Its log names the workers of the one before.
+  if (is_retry && !TakeRetry(attempt, retry_reason)) return false;
   if (route->prefill.has_value()) {
     calls.prefill_worker.emplace(router_.Use(*route->prefill));
-    CallReport::Options prefill = report;
-    prefill.worker = *route->prefill;
-    prefill.call = route->prefill_call;
-    calls.prefill_report.emplace(prefill);
-    report.prefill = &*calls.prefill_report;
   }
-  calls.decode_report.emplace(report);
   calls.decode_worker.emplace(router_.Use(route->decode));
   calls.id_counter = attempt == 0 ? ticket_.value() : router_.NextCounter();
   Handle([&route, &calls](Generation& generation, absl::Time) {
     return generation.OnRoute(calls.number, *std::move(route),
                               calls.id_counter);
   });
+  return true;
+}
+
+void GenerationCall::MakeReports(Calls* calls) {
+  const Route& route = *calls->route;
+  CallReport::Options report = {.pool = &router_.pool(),
+                                .worker = route.decode,
+                                .call = route.decode_call,
+                                .deadline = WorkerDeadline()};
+  if (route.prefill.has_value()) {
+    CallReport::Options prefill = report;
+    prefill.worker = *route.prefill;
+    prefill.call = route.prefill_call;
+    calls->prefill_report.emplace(prefill);
+    report.prefill = &*calls->prefill_report;
+  }
+  calls->decode_report.emplace(report);
 }
 
 void GenerationCall::StartPrefill(Calls* calls) {

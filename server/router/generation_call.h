@@ -97,7 +97,10 @@ class GenerationCall final
   absl::Status CheckDeadline(uint32_t num_ahead) const;
   // Of its calls to workers: they end while there is time to tell the client.
   std::chrono::system_clock::time_point WorkerDeadline() const;
-  void FindRoute(uint32_t attempt);
+  // `retry_reason`: why it takes another one's place; empty: it does not, or is
+  // counted. False: it was the end of all of them.
+  bool FindRoute(uint32_t attempt, std::string_view retry_reason);
+  void MakeReports(Calls* calls);
   void StartPrefill(Calls* calls);
   void StartDecode(Calls* calls);
   void StartAbort(const Calls& calls, uint32_t sample_index);

@@ -58,6 +58,11 @@ class RouterFaultTest : public ::testing::Test {
         "baton_router_retries_total{role=\"router\",reason=\"" + reason +
         "\"}");
   }
+  double RetriesRefused() {
+    return router_->Metric(
+        "baton_router_retries_refused_total{role="
+        "\"router\",kind=\"retry\"}");
+  }
 
   FakeWorker prefill_{DemoInfo(v1::WORKER_ROLE_PREFILL)};
   FakeWorker other_prefill_{DemoInfo(v1::WORKER_ROLE_PREFILL)};
@@ -226,10 +231,22 @@ TEST_F(RouterFaultTest, RefusesWhenAllWorkersAreFullAndAsksEachOnce) {
     EXPECT_EQ(prefill_.requests().size(), i);
     EXPECT_EQ(other_prefill_.requests().size(), i);
   }
-  EXPECT_EQ(Retries("busy"), 4) << "each last one found nobody else";
+  EXPECT_EQ(Retries("busy"), 2);
   EXPECT_TRUE(decode_.requests().empty());
   EXPECT_EQ(router_->router().pool().num_ejected(), 0);
   EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
+}
+
+TEST_F(RouterFaultTest, TheOnlyWorkerThatIsFullCostsNoTry) {
+  prefill_.SetPrefill(
+      [](const v1::WorkerRequest&, FakePrefillStream*) { return Full(); });
+  Router::Options options = RouterForTest::Options({&prefill_, &decode_});
+  options.retry_budget = {.retry_share = 0, .min_retries = 0};
+  StartRouter(std::move(options));
+  EXPECT_EQ(router_->Generate(IdsRequest(3)).status.error_code(),
+            StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(prefill_.requests().size(), 1u);
+  EXPECT_EQ(Retries("busy") + RetriesRefused(), 0);
 }
 
 TEST_F(RouterFaultTest, AFullWorkerCostsATryOfAllRequests) {
@@ -244,9 +261,8 @@ TEST_F(RouterFaultTest, AFullWorkerCostsATryOfAllRequests) {
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_TRUE(RetryDelay(status).has_value());
   EXPECT_TRUE(other_prefill_.requests().empty());
-  EXPECT_EQ(router_->Metric("baton_router_retries_refused_total{role="
-                            "\"router\",kind=\"retry\"}"),
-            1);
+  EXPECT_EQ(RetriesRefused(), 1);
+  EXPECT_TRUE(WaitFor([&] { return IsIdle(); }));
 }
 
 TEST_F(RouterFaultTest, RetriesWhenThePrefillWorkerDiesBeforeRelease) {

@@ -25,8 +25,7 @@ namespace {
 constexpr unsigned kHelloAm = 1;    // Data: the sender's address.
 constexpr unsigned kMessageAm = 2;  // Data: the message.
 constexpr unsigned kBlockAm = 3;    // Data: the block.
-
-constexpr int kMaxProgress = 64;  // Rounds in one Poll().
+constexpr int kMaxProgress = 64;    // Rounds in one Poll().
 // Of the destructor, for what UCX still holds of ours.
 constexpr absl::Duration kConnectingGrace = absl::Milliseconds(50);
 constexpr absl::Duration kShutdownTimeout = absl::Seconds(2);
@@ -69,15 +68,16 @@ UcxMessenger::UcxMessenger(uint32_t max_peers)
 absl::Status UcxMessenger::Start(const std::string& network_devices) {
   ASSIGN_OR_RETURN(const NetworkAddress network,
                    FindNetworkAddress(network_devices));
-  // Without one-sided writes: when a peer is closed by force while its process
-  // is stopped, UCX 1.13.1 there aborts on a word that it no longer waits for
-  // (tcp_ep.c, PUT_TX_WAITING_ACK). Its reads of 8 KiB, the default, are slow.
+  // UCX 1.13.1 aborts as a peer goes (tcp_ep.c): with PUT, which waits for its
+  // word; with zero copies, which end twice. Buffers of 8 KiB are slow.
   ASSIGN_OR_RETURN(context_,
                    UcxContext::Create(UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
                                       {{"TLS", "tcp"},
                                        {"NET_DEVICES", network.device},
                                        {"PUT_ENABLE", "n"},
-                                       {"RX_SEG_SIZE", "512k"}}));
+                                       {"ZCOPY_THRESH", "inf"},
+                                       {"RX_SEG_SIZE", "512k"},
+                                       {"TX_SEG_SIZE", "64k"}}));
   ASSIGN_OR_RETURN(worker_, UcxWorker::Create(*context_));
   RETURN_IF_ERROR(UcxStatus(ucp_worker_get_efd(worker_->get(), &worker_fd_),
                             "ucp_worker_get_efd"));

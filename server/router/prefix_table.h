@@ -38,8 +38,9 @@ struct RankName {
 std::vector<PrefixKey> PrefixKeysOf(std::span<const uint32_t> prompt_ids,
                                     std::string_view salt);
 
-// Who computed what lately. What was put of ranks that are gone matches no name
-// that anybody asks for, and is the first to fall out. Thread-compatible.
+// Who computed what lately. What was put of an earlier process at a worker's
+// address goes with the first put of the next one; what was put of a worker
+// that nobody asks for any more is the first to fall out. Thread-compatible.
 class PrefixTable final {
  public:
   // REQUIRES: capacity > 0: pairs of a key and a rank.
@@ -68,11 +69,14 @@ class PrefixTable final {
     }
   };
 
+  void ForgetWorker(uint32_t worker);
+
   const size_t capacity_;
   // The newest first. A key of a prompt is newer than the longer ones of the
   // same prompt and rank: if an entry is there, so are all shorter ones.
   std::list<Entry> by_age_;
   absl::flat_hash_map<Entry, std::list<Entry>::iterator> entries_;
+  absl::flat_hash_map<uint32_t, uint64_t> incarnations_;  // By worker.
 };
 
 }  // namespace baton

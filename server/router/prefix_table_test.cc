@@ -75,7 +75,11 @@ TEST(PrefixTableTest, CountsWhatEachRankHasComputed) {
 TEST(PrefixTableTest, ForgetsAWorkerThatHasRestarted) {
   PrefixTable table(100);
   table.Put(Keys(2), Rank(1, /*incarnation=*/1));
+  table.Put(Keys(3), Rank(2));
   EXPECT_EQ(table.CountKnown(Keys(2), Rank(1, /*incarnation=*/2)), 0u);
+  table.Put(Keys(1), Rank(1, /*incarnation=*/2));
+  EXPECT_EQ(table.size(), 4u) << "what nobody will ask for takes no place";
+  EXPECT_EQ(table.CountKnown(Keys(3), Rank(2)), 3u);
 }
 
 TEST(PrefixTableTest, TellsTheRanksOfAWorkerApart) {
@@ -114,6 +118,10 @@ class NaiveTable {
   explicit NaiveTable(size_t capacity) : capacity_(capacity) {}
 
   void Put(const std::vector<PrefixKey>& keys, const RankName& rank) {
+    std::erase_if(entries_, [&](const auto& entry) {
+      return entry.second.worker == rank.worker &&
+             entry.second.incarnation != rank.incarnation;
+    });
     for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
       std::erase(entries_, std::pair(*key, rank));
       entries_.emplace_front(*key, rank);

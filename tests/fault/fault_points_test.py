@@ -21,8 +21,7 @@ HAS_POINTS = "--fault_points" in subprocess.run(["deploy/bin/batond", "--help"],
 NUM_STREAMS = 6
 NUM_WORKERS = 4
 # A prompt is four chunks, a block each.
-FLAGS = ("--num_draft_tokens=0", "--max_batched_tokens=64", "--max_chunk_tokens=64", "--kv_checksums",
-         "--kv_lease=2s")
+FLAGS = ("--num_draft_tokens=0", "--max_batched_tokens=64", "--max_chunk_tokens=64", "--kv_checksums")
 
 
 def short_request(i):
@@ -32,11 +31,12 @@ def short_request(i):
     return request
 
 
-@unittest.skipUnless(HAS_POINTS, "this build has no fault points")
-class TransferFaultsTest(unittest.TestCase):
+class PoolsTest(unittest.TestCase):
+    MORE_FLAGS = ()
+
     @classmethod
     def setUpClass(cls):
-        cls.pools = Pools(*FLAGS)
+        cls.pools = Pools(*FLAGS, *cls.MORE_FLAGS)
         cls.requests = [short_request(i) for i in range(NUM_STREAMS)]
         cls.expected = [stream.answer() for stream in cls.pools.streams(cls.requests)]
 
@@ -90,6 +90,9 @@ class TransferFaultsTest(unittest.TestCase):
         self.assertGreater(fired, 0, rules)
         print("%s: %d times, every block free %.3f s after all" % (rules, fired, freed))
 
+
+@unittest.skipUnless(HAS_POINTS, "this build has no fault points")
+class TransferFaultsTest(PoolsTest):
     def test_a_prefill_server_is_killed_before_its_first_block(self):
         self.check_killed(self.pools.prefill[0], "kv_export_opened:kill:2")
 
@@ -144,17 +147,22 @@ class TransferFaultsTest(unittest.TestCase):
     def test_blocks_are_late(self):
         self.check_survived([self.pools.prefill[0]], "kv_export_blocks:delay100")
 
-    def test_a_lease_ends_before_its_importer_comes(self):
-        before = self.retries()
-        self.check_survived([self.pools.decode[0]], "kv_import_open:delay5000:2")
-        self.assertGreater(self.retries(), before)
-
     def test_a_damaged_block_costs_its_request_alone_another_try(self):
         for rules in ("kv_import_block:fail:3", "kv_import_cut:fail:3"):
             before = self.retries()
             self.check_survived([self.pools.decode[0]], rules)
             self.assertEqual(self.pools.decode[0].metric("baton_kv_damaged_blocks_total"), 1)
             self.assertEqual(self.retries(), before + 1)
+
+
+@unittest.skipUnless(HAS_POINTS, "this build has no fault points")
+class LeaseTest(PoolsTest):
+    MORE_FLAGS = ("--kv_lease=5s",)
+
+    def test_a_lease_ends_before_its_importer_comes(self):
+        before = self.retries()
+        self.check_survived([self.pools.decode[0]], "kv_import_open:delay12000:2")
+        self.assertGreater(self.retries(), before)
 
 
 @unittest.skipUnless(HAS_POINTS, "this build has no fault points")

@@ -23,6 +23,8 @@ NUM_CLIENTS = 16
 NUM_KINDS = 40
 CANCELS = 0.02  # Of the requests of the disturbed part.
 CALM_SECONDS, DISTURBED_SECONDS = 4, 8  # Of a round.
+# Rounds between two looks at memory. Each waits until idle processes have given theirs back, some ten seconds.
+ROUNDS_A_LOOK = max(1, int(SECONDS / 300))
 FLAGS = ("--kv_checksums", "--num_draft_tokens=0")
 # What a process may grow by after its first quarter, an allocator's arenas included. The slope is reported.
 MAX_GROWTH_BYTES = 16 << 20
@@ -155,8 +157,10 @@ class Soak(unittest.TestCase):
         start = time.monotonic()
         memory = {name: [] for name in self.lasting}
         while time.monotonic() - start < SECONDS:
-            self.run_calm_part()
-            self.run_disturbed_part()
+            for _ in range(ROUNDS_A_LOOK):
+                self.run_calm_part()
+                self.run_disturbed_part()
+            self.await_trims()
             for name, server in self.lasting.items():
                 memory[name].append((time.monotonic() - start, self.num_requests, rss_bytes(server)))
         print("%d requests in %.0f s: %s; peers %s" %
@@ -166,6 +170,13 @@ class Soak(unittest.TestCase):
         self.assertGreater(self.codes[grpc.StatusCode.CANCELLED], 0)
         for name, points in memory.items():
             self.judge_memory(name, points[len(points) // 4:])
+
+    def await_trims(self):
+        """What an allocator keeps is no leak."""
+        def trims():
+            return [server.metric("baton_memory_trims_total") for server in self.lasting.values()]
+        before = trims()
+        await_condition(lambda: all(now > then for now, then in zip(trims(), before)), "idle processes' trims")
 
     def judge_memory(self, name, points):
         growth = points[-1][2] - points[0][2]

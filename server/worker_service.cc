@@ -83,7 +83,9 @@ grpc::ServerWriteReactor<v1::DecodeResponse>* WorkerService::Decode(
 template <typename Response, typename Request>
 grpc::ServerWriteReactor<Response>* WorkerService::Stream(
     grpc::CallbackServerContext* context, const Request& request) {
-  if (absl::Status status = environment_.gate->Enter(); !status.ok()) {
+  if (absl::Status status =
+          environment_.gate->EnterWith(request.ByteSizeLong());
+      !status.ok()) {
     return Refuse<Response>(status);
   }
   absl::StatusOr<GenerationRequest> converted = Convert(*context, request);

@@ -28,6 +28,8 @@ namespace {
 constexpr absl::Duration kCutGrace = absl::Seconds(1);
 // What is left after it gets this long to hear that it was cancelled.
 constexpr std::chrono::milliseconds kCancelGrace(200);
+// While memory is short: what was shed should be gone by the next look.
+constexpr absl::Duration kShortLook = absl::Milliseconds(250);
 
 // Where the handler reports to: a signal handler has no other way to know.
 // Negative while nothing is served.
@@ -113,7 +115,7 @@ void AddDaemonFlags(Flags* flags, DaemonOptions* options) {
       &options->memory.shed_ratio, "memory_shed_ratio",
       "While more than this part of the memory limit is taken, the youngest "
       "half of the requests that wait, never those that run, is "
-      "RESOURCE_EXHAUSTED each second. 0: never; else not below "
+      "RESOURCE_EXHAUSTED, up to four times a second. 0: never; else not below "
       "memory_refuse_ratio.");
   flags->Add(&options->verbosity, {.name = "verbosity",
                                    .help = "1 logs state transitions, 2 more.",
@@ -154,6 +156,10 @@ Daemon::Daemon(DaemonOptions options, std::string role, const Flags& flags)
       wake_fd_(NewEventFd(0)),
       gate_([this] { Wake(); }),
       memory_guard_(options_.memory, &gate_, &registry_, role_) {
+  memory_guard_.OnRise([this] {
+    look_now_.store(true);
+    Wake();
+  });
   SetVlogLevel(static_cast<int>(options_.verbosity));
   // Debian's Abseil checks the order of all locks, gRPC's too, on every lock:
   // for tests, where nothing turns it off.
@@ -309,12 +315,15 @@ void Daemon::RequestDrain(std::optional<absl::Duration> grace,
 Daemon::Event Daemon::Await(absl::Time deadline) {
   while (true) {
     const absl::Time now = absl::Now();
+    if (look_now_.exchange(false) || now >= next_look_) {
+      const bool is_short = memory_guard_.Check() != MemoryPressure::kNone;
+      next_look_ = now + (is_short ? kShortLook : options_.tick);
+    }
     if (now >= next_tick_) {
       next_tick_ = now + options_.tick;
-      memory_guard_.Check();
       if (on_tick_) on_tick_();
     }
-    const Event event = Poll(std::min(deadline, next_tick_));
+    const Event event = Poll(std::min({deadline, next_tick_, next_look_}));
     if (event != Event::kTimeout || absl::Now() >= deadline) return event;
   }
 }

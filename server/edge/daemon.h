@@ -171,6 +171,8 @@ class Daemon {
   std::function<void()> on_drain_;
   std::function<void()> on_tick_;
   absl::Time next_tick_ = absl::InfinitePast();
+  absl::Time next_look_ = absl::InfinitePast();  // Of the memory guard.
+  std::atomic<bool> look_now_{false};
   int grpc_port_ = 0;
   int num_signals_ = 0;
   std::vector<std::string> service_names_;

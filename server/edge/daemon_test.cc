@@ -134,7 +134,7 @@ class DaemonTest : public ::testing::Test {
   }
   void SetMemory(uint64_t percent) {
     absl::MutexLock lock(&mutex_);
-    memory_ = {.used_bytes = percent, .limit_bytes = 100};
+    memory_ = {.used_bytes = percent << 30, .limit_bytes = uint64_t{100} << 30};
   }
 
   absl::Mutex mutex_;
@@ -296,13 +296,13 @@ TEST_F(DaemonTest, ShedsLoadWhileMemoryIsShort) {
   Start(absl::Seconds(60));
   SetMemory(96);
   absl::Status refused;
-  while ((refused = daemon_->gate().Enter()).ok()) daemon_->gate().Leave();
+  while ((refused = daemon_->gate().EnterWith(0)).ok()) daemon_->gate().Leave();
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_EQ(num_sheds_, 0u);
   SetMemory(99);
   while (num_sheds_ == 0) std::this_thread::yield();
   SetMemory(50);
-  while (!daemon_->gate().Enter().ok()) std::this_thread::yield();
+  while (!daemon_->gate().EnterWith(0).ok()) std::this_thread::yield();
   daemon_->gate().Leave();
   daemon_->Stop();
   Join();

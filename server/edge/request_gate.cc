@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/logging.h"
+#include "base/status_macros.h"
 #include "server/edge/grpc_status.h"
 
 namespace baton {
@@ -22,13 +23,16 @@ absl::Status DrainingError() {
 RequestGate::RequestGate(std::function<void()> on_empty)
     : on_empty_(std::move(on_empty)) {}
 
+absl::Status RequestGate::EnterWith(uint64_t message_bytes) {
+  RETURN_IF_ERROR(Enter());
+  absl::Status admitted = admit_ ? admit_(message_bytes) : absl::OkStatus();
+  if (!admitted.ok()) Leave();
+  return admitted;
+}
+
 absl::Status RequestGate::Enter() {
   absl::MutexLock lock(&mutex_);
   if (closed_) return DrainingError();
-  if (!refusal_.ok()) {
-    ++num_refused_;
-    return refusal_;
-  }
   ++inside_;
   return absl::OkStatus();
 }
@@ -76,16 +80,6 @@ void RequestGate::OnClose(const void* key, std::function<void()> on_close) {
 void RequestGate::ForgetOnClose(const void* key) {
   absl::MutexLock lock(&mutex_);
   closes_.erase(key);
-}
-
-void RequestGate::Refuse(absl::Status status) {
-  absl::MutexLock lock(&mutex_);
-  refusal_ = std::move(status);
-}
-
-uint64_t RequestGate::num_refused() const {
-  absl::MutexLock lock(&mutex_);
-  return num_refused_;
 }
 
 void RequestGate::OnCut(const void* key, const std::function<void()>& cut) {

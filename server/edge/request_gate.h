@@ -1,10 +1,10 @@
-// Counts the requests in a process, and closes the door when it drains, or for
-// a while.
+// Counts the requests in a process, and closes the door when it drains.
 #ifndef BATON_SERVER_EDGE_REQUEST_GATE_H_
 #define BATON_SERVER_EDGE_REQUEST_GATE_H_
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -23,9 +23,11 @@ class RequestGate {
   // empty.
   explicit RequestGate(std::function<void()> on_empty = {});
 
-  // OK: the caller must Leave() when its request is over. DrainingError once
-  // closed; what Refuse() says before.
+  // OK: the caller must Leave() when what it came for is over. DrainingError
+  // once closed.
   absl::Status Enter() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same for a request of so many bytes, which OnEnter's may refuse, too.
+  absl::Status EnterWith(uint64_t message_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Forgets what OnCut was told under this key.
   void Leave(const void* key = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -35,10 +37,11 @@ class RequestGate {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // REQUIRES: no Close() runs.
   void ForgetOnClose(const void* key) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What those hear who come from now on; OK: they may enter.
-  void Refuse(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
-  // How many heard it, of all times.
-  uint64_t num_refused() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // `admit` decides who may enter, by the bytes of the message: called without
+  // a lock on whatever thread brings it. Set before the first comes.
+  void OnEnter(std::function<absl::Status(uint64_t)> admit) {
+    admit_ = std::move(admit);
+  }
 
   // `cut` ends a request that is inside soon, with DrainingError. Called at
   // most once, without a lock: by Cut(), perhaps as the request leaves, or here
@@ -53,11 +56,10 @@ class RequestGate {
 
  private:
   const std::function<void()> on_empty_;
+  std::function<absl::Status(uint64_t)> admit_;
   mutable absl::Mutex mutex_;
   uint64_t inside_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status refusal_ ABSL_GUARDED_BY(mutex_);
-  uint64_t num_refused_ ABSL_GUARDED_BY(mutex_) = 0;
   bool cut_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<const void*, std::function<void()>> cuts_
       ABSL_GUARDED_BY(mutex_);

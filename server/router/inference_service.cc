@@ -27,7 +27,8 @@ InferenceService::InferenceService(Router* router, RequestGate* gate)
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const absl::Time arrival = router_.clock().Now();
-  if (absl::Status status = gate_.Enter(); !status.ok()) {
+  if (absl::Status status = gate_.EnterWith(request->ByteSizeLong());
+      !status.ok()) {
     auto* const refused =
         new GenerateReactor(context, nullptr, &router_.streams());
     Refuse(std::move(status), refused);

@@ -16,6 +16,8 @@ from cluster import await_condition  # noqa: E402
 from group_processes import Server, kill_all  # noqa: E402
 
 SECONDS = float(os.environ.get("SECONDS", "600"))
+NUM_RUNNING, NUM_CLIENTS = 32, 2048
+KIND = ("--prompt_tokens=1500", "--max_tokens=16", "--n=4")  # What is asked for.
 STEADY_SECONDS = 20 + SECONDS / 15
 HEADROOM = 1.1
 # A router takes 8 MiB: a tenth of that is less than the messages of one burst. Its own bounds on requests are
@@ -78,15 +80,18 @@ class MemoryLimitTest(unittest.TestCase):
         return run
 
     def test_nobody_is_killed(self):
-        worker, worker_cgroup = self.start("batond", "--role=unified", "--kv_cache_bytes=16MiB")
-        self.router, router_cgroup = self.start("baton-router", "--unified=" + worker.grpc)
+        # No bound but memory keeps requests out.
+        worker, worker_cgroup = self.start("batond", "--role=unified", "--kv_cache_bytes=128MiB",
+                                           "--max_running_requests=%d" % NUM_RUNNING, "--max_waiting_requests=16384")
+        self.router, router_cgroup = self.start("baton-router", "--unified=" + worker.grpc,
+                                                "--max_concurrent_requests=65536")
         await_condition(self.router.is_ready, "the router")
-        # Long enough for every block to have been somebody's.
-        self.load(STEADY_SECONDS, "--clients=32", "--requests=256")
+        # As many as run at once, so long that every block has been somebody's.
+        self.load(STEADY_SECONDS, "--clients=%d" % NUM_RUNNING, "--requests=256", *KIND)
         print("steady: worker %d MiB, router %d" % (worker_cgroup.used() >> 20, router_cgroup.used() >> 20), flush=True)
         worker_cgroup.limit(int(HEADROOM * worker_cgroup.used()))
         router_cgroup.limit(ROUTER_LIMIT)
-        print(self.load(SECONDS, "--clients=2048", "--requests=4096", "--prompt_tokens=1500", "--n=4").stdout)
+        print(self.load(SECONDS, "--clients=%d" % NUM_CLIENTS, "--requests=2048", *KIND).stdout)
         for server, cgroup in ((worker, worker_cgroup), (self.router, router_cgroup)):
             self.assertEqual(cgroup.kills(), 0, cgroup.folder)
             self.assertIsNone(server.process.poll(), server.log())

@@ -20,17 +20,10 @@
 #include "server/edge/stream_budget.h"
 #include "server/edge/stream_reactor.h"
 #include "server/group_metrics.h"
+#include "server/token_messages.h"
 #include "server/worker_metrics.h"
 
 namespace baton {
-
-// How messages that wait for the same stream become one.
-struct TokenStreamTraits {
-  static bool Merge(v1::PrefillResponse* last, v1::PrefillResponse& next);
-  static bool Merge(v1::DecodeResponse* last, v1::DecodeResponse& next);
-  static size_t Bytes(const v1::PrefillResponse& message);
-  static size_t Bytes(const v1::DecodeResponse& message);
-};
 
 // What every stream of a worker uses. It and what it borrows outlive the
 // streams.
@@ -43,17 +36,6 @@ struct TokenStreamEnvironment {
   StreamBudget* streams = nullptr;
   const GroupMetrics* group = nullptr;      // Null: part of none.
   const BalanceMetrics* balance = nullptr;  // Likewise.
-};
-
-// Of all ranks together, and of each. Thread-safe.
-v1::GetLoadResponse LoadOf(const std::vector<LLMEngine*>& engines);
-
-// How one sample of a call ended, in rising order of what it means for the
-// others.
-enum class SampleEnd {
-  kAborted,   // Alone, unless all were.
-  kFinished,  // By itself.
-  kFailed,    // And the call with it.
 };
 
 // Response: v1::PrefillResponse or v1::DecodeResponse. The engine's calls come
@@ -88,6 +70,10 @@ class TokenStreamReactor final
     void Abort();  // Any thread.
 
    private:
+    SampleName name() const {
+      return {.index = index_, .attempt = stream_->attempt_};
+    }
+
     TokenStreamReactor* const stream_;
     const uint32_t index_;
     // The engine has no such sample any more.

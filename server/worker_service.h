@@ -9,6 +9,7 @@
 #include "engine/llm_engine.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
 #include "server/load_feed.h"
+#include "server/token_messages.h"
 #include "server/token_stream_reactor.h"
 
 namespace baton {

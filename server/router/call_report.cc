@@ -51,4 +51,19 @@ void CallReport::OnNeverBegan() {
                              CallOutcome::kNone);
 }
 
+void RouteReports::Make(WorkerPool* pool, const Route& route,
+                        std::chrono::system_clock::time_point deadline) {
+  CallReport::Options options = {.pool = pool,
+                                 .worker = route.decode,
+                                 .call = route.decode_call,
+                                 .deadline = deadline};
+  if (route.prefill.has_value()) {
+    CallReport::Options of_prefill = options;
+    of_prefill.worker = *route.prefill;
+    of_prefill.call = route.prefill_call;
+    options.prefill = &prefill.emplace(of_prefill);
+  }
+  decode.emplace(options);
+}
+
 }  // namespace baton

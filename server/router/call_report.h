@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "server/router/worker_pool.h"
@@ -43,6 +44,17 @@ class CallReport final {
   const Options options_;
   std::atomic<bool> answered_ = false;
   std::atomic<bool> kv_lost_ = false;
+};
+
+// Of the calls along a route; prefill: if it has such a worker.
+struct RouteReports {
+  std::optional<CallReport> prefill;
+  std::optional<CallReport> decode;
+
+  // Once, in place: that of the decode call knows the other's address. The pool
+  // is borrowed, too.
+  void Make(WorkerPool* pool, const Route& route,
+            std::chrono::system_clock::time_point deadline);
 };
 
 }  // namespace baton

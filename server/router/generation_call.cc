@@ -267,7 +267,7 @@ bool GenerationCall::FindRoute(uint32_t attempt,
   }
   Calls& calls = *calls_[attempt];
   calls.route = *route;
-  MakeReports(&calls);
+  calls.reports.Make(&router_.pool(), *route, WorkerDeadline());
   // Its log names the workers of the one before.
   if (is_retry && !TakeRetry(attempt, retry_reason)) return false;
   if (route->prefill.has_value()) {
@@ -282,22 +282,6 @@ bool GenerationCall::FindRoute(uint32_t attempt,
   return true;
 }
 
-void GenerationCall::MakeReports(Calls* calls) {
-  const Route& route = *calls->route;
-  CallReport::Options report = {.pool = &router_.pool(),
-                                .worker = route.decode,
-                                .call = route.decode_call,
-                                .deadline = WorkerDeadline()};
-  if (route.prefill.has_value()) {
-    CallReport::Options prefill = report;
-    prefill.worker = *route.prefill;
-    prefill.call = route.prefill_call;
-    calls->prefill_report.emplace(prefill);
-    report.prefill = &*calls->prefill_report;
-  }
-  calls->decode_report.emplace(report);
-}
-
 void GenerationCall::StartPrefill(Calls* calls) {
   v1::PrefillRequest request;
   {
@@ -309,14 +293,14 @@ void GenerationCall::StartPrefill(Calls* calls) {
   calls->prefill = std::make_unique<PrefillStream>(
       [self = shared_from_this(), calls](v1::PrefillResponse* message) {
         if (message->has_first_tokens() || message->has_released()) {
-          calls->prefill_report->OnAnswered();
+          calls->reports.prefill->OnAnswered();
         }
         self->Handle([&](Generation& generation, absl::Time now) {
           return generation.OnPrefillMessage(calls->number, message, now);
         });
       },
       [self = shared_from_this(), calls](const absl::Status& status) {
-        calls->prefill_report->OnEnded(status);
+        calls->reports.prefill->OnEnded(status);
         self->router_.pool().OnRequestEnded(
             *calls->route->prefill, calls->route->prefill_rank, std::nullopt);
         self->Handle([&](Generation& generation, absl::Time now) {
@@ -339,7 +323,7 @@ void GenerationCall::StartDecode(Calls* calls) {
   }
   calls->decode = std::make_unique<DecodeStream>(
       [self = shared_from_this(), calls](v1::DecodeResponse* message) {
-        calls->decode_report->OnAnswered();
+        calls->reports.decode->OnAnswered();
         if (message->has_finished()) {
           self->OnSampleFinished(calls, message->finished());
         }
@@ -348,7 +332,7 @@ void GenerationCall::StartDecode(Calls* calls) {
         });
       },
       [self = shared_from_this(), calls](const absl::Status& status) {
-        calls->decode_report->OnEnded(status);
+        calls->reports.decode->OnEnded(status);
         self->TellEnded(calls);
         self->Handle([&](Generation& generation, absl::Time now) {
           return generation.OnDecodeEnd(
@@ -457,11 +441,11 @@ void GenerationCall::ReleaseUnstarted() {
     if (std::exchange(calls->released, true)) continue;
     const Route& route = *calls->route;
     if (route.prefill.has_value() && calls->prefill == nullptr) {
-      calls->prefill_report->OnNeverBegan();
+      calls->reports.prefill->OnNeverBegan();
       pool.OnRequestEnded(*route.prefill, route.prefill_rank, std::nullopt);
     }
     if (calls->decode == nullptr) {
-      calls->decode_report->OnNeverBegan();
+      calls->reports.decode->OnNeverBegan();
       pool.OnRequestEnded(route.decode, route.decode_rank, std::nullopt);
     }
   }

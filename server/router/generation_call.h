@@ -72,8 +72,7 @@ class GenerationCall final
     uint64_t id_counter = 0;
     std::optional<WorkerUse> prefill_worker;
     std::optional<WorkerUse> decode_worker;
-    std::optional<CallReport> prefill_report;
-    std::optional<CallReport> decode_report;
+    RouteReports reports;
     std::unique_ptr<PrefillStream> prefill;
     std::unique_ptr<DecodeStream> decode;
     std::optional<grpc::Alarm> timer;
@@ -100,7 +99,6 @@ class GenerationCall final
   // `retry_reason`: why it takes another one's place; empty: it does not, or is
   // counted. False: it was the end of all of them.
   bool FindRoute(uint32_t attempt, std::string_view retry_reason);
-  void MakeReports(Calls* calls);
   void StartPrefill(Calls* calls);
   void StartDecode(Calls* calls);
   void StartAbort(const Calls& calls, uint32_t sample_index);

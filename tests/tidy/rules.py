@@ -55,6 +55,7 @@ TESTED_THROUGH = {
     "server/router/generation_failover.cc": "server/router/generation_fault_test.cc",
     "server/router/sample.cc": "server/router/generation_samples_test.cc",
     "server/engine_loop.cc": "server/worker_service_test.cc",
+    "server/token_stream_reactor.cc": "server/worker_service_test.cc",
     "server/transfer_thread.cc": "server/worker_service_test.cc",
     "server/worker_rank.cc": "tests/integration/python_client_test.py",
     "server/worker_process.cc": "tests/integration/python_client_test.py",

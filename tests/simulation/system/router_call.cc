@@ -121,11 +121,7 @@ void RouterCall::Perform(const Actions& actions) {
   if (actions.queue) EnterQueue();
   if (!actions.find_route.empty()) ReleaseUnstarted();
   for (uint32_t attempt : actions.find_route) {
-    if (!actions.retry_reason.empty() &&
-        !TakeRetry(attempt, actions.retry_reason)) {
-      break;
-    }
-    FindRoute(attempt);
+    if (!FindRoute(attempt, actions.retry_reason)) break;
   }
   if (actions.pause.has_value()) {
     const uint32_t number = actions.pause->attempt;
@@ -179,7 +175,7 @@ void RouterCall::EnterQueue() {
   });
 }
 
-void RouterCall::FindRoute(uint32_t attempt) {
+bool RouterCall::FindRoute(uint32_t attempt, std::string_view retry_reason) {
   if (calls_.empty()) {
     router_.retry_budget().OnBegan(generation_.plan().num_samples,
                                    router_.loop().now());
@@ -190,36 +186,26 @@ void RouterCall::FindRoute(uint32_t attempt) {
   RouteNeeds needs = generation_.NeedsOf(attempt);
   needs.prefix = prefix_keys_;
   absl::StatusOr<Route> route = router_.pool().FindRoute(needs);
+  const bool is_retry =
+      !retry_reason.empty() && (route.ok() || needs.exclude.empty());
   if (!route.ok()) {
+    if (is_retry && !TakeRetry(attempt, retry_reason)) return false;
     Handle([&route, attempt](Generation& g, absl::Time now) {
       return g.OnNoRoute(attempt, route.status(), now);
     });
-    return;
+    return true;
   }
   Calls& calls = *calls_[attempt];
   calls.route = *route;
-  MakeReports(&calls);
+  calls.reports.Make(&router_.pool(), *route,
+                     std::chrono::system_clock::time_point::max());
+  // As GenerationCall does, once it knows whether there is anybody.
+  if (is_retry && !TakeRetry(attempt, retry_reason)) return false;
   calls.id_counter = attempt == 0 ? ticket_.value() : router_.NextCounter();
   Handle([&route, &calls](Generation& g, absl::Time) {
     return g.OnRoute(calls.number, *std::move(route), calls.id_counter);
   });
-}
-
-void RouterCall::MakeReports(Calls* calls) {
-  const Route& route = *calls->route;
-  CallReport::Options report;
-  report.pool = &router_.pool();
-  report.worker = route.decode;
-  report.call = route.decode_call;
-  report.deadline = std::chrono::system_clock::time_point::max();
-  if (route.prefill.has_value()) {
-    CallReport::Options prefill = report;
-    prefill.worker = *route.prefill;
-    prefill.call = route.prefill_call;
-    calls->prefill_report.emplace(prefill);
-    report.prefill = &*calls->prefill_report;
-  }
-  calls->decode_report.emplace(report);
+  return true;
 }
 
 void RouterCall::StartPrefill(Calls* calls) {
@@ -231,7 +217,7 @@ void RouterCall::StartPrefill(Calls* calls) {
       {.on_message =
            [self, calls](v1::PrefillResponse* message) {
              if (message->has_first_tokens() || message->has_released()) {
-               calls->prefill_report->OnAnswered();
+               calls->reports.prefill->OnAnswered();
              }
              self->Handle([&](Generation& g, absl::Time now) {
                return g.OnPrefillMessage(calls->number, message, now);
@@ -240,7 +226,7 @@ void RouterCall::StartPrefill(Calls* calls) {
        .on_end =
            [self, calls](const absl::Status& status) {
              calls->prefill_ended = true;
-             calls->prefill_report->OnEnded(status);
+             calls->reports.prefill->OnEnded(status);
              self->router_.pool().OnRequestEnded(*calls->route->prefill,
                                                  calls->route->prefill_rank,
                                                  std::nullopt);
@@ -260,7 +246,7 @@ void RouterCall::StartDecode(Calls* calls) {
       deadline_,
       {.on_message =
            [self, calls](v1::DecodeResponse* message) {
-             calls->decode_report->OnAnswered();
+             calls->reports.decode->OnAnswered();
              if (message->has_finished()) {
                calls->load = message->finished().load();
                if (--calls->num_unfinished == 0) self->TellEnded(calls);
@@ -272,7 +258,7 @@ void RouterCall::StartDecode(Calls* calls) {
        .on_end =
            [self, calls](const absl::Status& status) {
              calls->decode_ended = true;
-             calls->decode_report->OnEnded(status);
+             calls->reports.decode->OnEnded(status);
              self->TellEnded(calls);
              self->Handle([&](Generation& g, absl::Time now) {
                return g.OnDecodeEnd(calls->number, status, now);
@@ -334,11 +320,11 @@ void RouterCall::ReleaseUnstarted() {
     if (std::exchange(calls->released, true)) continue;
     const Route& route = *calls->route;
     if (route.prefill.has_value() && calls->prefill == nullptr) {
-      calls->prefill_report->OnNeverBegan();
+      calls->reports.prefill->OnNeverBegan();
       pool.OnRequestEnded(*route.prefill, route.prefill_rank, std::nullopt);
     }
     if (calls->decode == nullptr) {
-      calls->decode_report->OnNeverBegan();
+      calls->reports.decode->OnNeverBegan();
       pool.OnRequestEnded(route.decode, route.decode_rank, std::nullopt);
     }
   }

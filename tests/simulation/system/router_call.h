@@ -55,8 +55,7 @@ class RouterCall final : public std::enable_shared_from_this<RouterCall> {
     explicit Calls(uint32_t its_number) : number(its_number) {}
     const uint32_t number;
     std::optional<Route> route;  // Counted at the pool.
-    std::optional<CallReport> prefill_report;
-    std::optional<CallReport> decode_report;
+    RouteReports reports;
     uint64_t id_counter = 0;
     std::shared_ptr<SimulatedCall> prefill;  // See SimulatedCall.
     std::shared_ptr<SimulatedCall> decode;   // Likewise.
@@ -75,8 +74,8 @@ class RouterCall final : public std::enable_shared_from_this<RouterCall> {
   // False: it was the end of all attempts.
   bool TakeRetry(uint32_t attempt, std::string_view reason);
   void EnterQueue();
-  void FindRoute(uint32_t attempt);
-  void MakeReports(Calls* calls);
+  // False: it was the end of all attempts.
+  bool FindRoute(uint32_t attempt, std::string_view retry_reason);
   void StartPrefill(Calls* calls);
   void StartDecode(Calls* calls);
   void StartAbort(const Calls& calls, uint32_t sample_index);

@@ -10,7 +10,7 @@
 #include "server/convert.h"
 #include "server/edge/grpc_status.h"
 #include "server/edge/request_gate.h"
-#include "server/token_stream_reactor.h"
+#include "server/token_messages.h"
 #include "tests/fakes/fake_rank.h"
 #include "tests/fakes/simulated_clock.h"
 #include "tests/simulation/system/fake_rank_options.h"

@@ -1,37 +1,11 @@
 #include "tests/simulation/system/token_stream.h"
 
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "base/logging.h"
-#include "server/convert.h"
 #include "server/edge/grpc_status.h"
 
 namespace baton {
-namespace {
-
-template <typename Message>
-void AddTokens(const ScoredTokens& tokens, Message* to) {
-  to->set_first_token_index(tokens.first_index);
-  for (size_t i = 0; i < tokens.tokens.size(); ++i) {
-    to->add_token_ids(tokens.tokens[i].token_id);
-    to->add_logprobs(tokens.tokens[i].logprob);
-    if (tokens.num_top > 0) *to->add_top_logprobs() = ToProto(tokens.TopOf(i));
-  }
-}
-
-void FillEnd(const GenerationOutcome& outcome, v1::DecodeFinished* out) {
-  out->set_finish_reason(outcome.reason == FinishReason::kStopToken
-                             ? v1::WORKER_FINISH_REASON_STOP_TOKEN
-                             : v1::WORKER_FINISH_REASON_LENGTH);
-  out->set_prompt_tokens(outcome.prompt_tokens);
-  out->set_cached_tokens(outcome.cached_tokens);
-  out->set_completion_tokens(outcome.output_tokens);
-  out->set_decode_cached_tokens(outcome.decode_cached_tokens);
-}
-
-}  // namespace
 
 template <typename Response>
 TokenStream<Response>::TokenStream(StreamStart<Response> start,
@@ -84,47 +58,23 @@ void TokenStream<Response>::Abort() {
 
 template <typename Response>
 void TokenStream<Response>::Sample::OnKvHandle(const KvHandle& handle) {
-  if constexpr (std::is_same_v<Response, v1::PrefillResponse>) {
-    Response response;
-    response.set_kv_handle(SerializeKvHandle(handle));
-    stream_->Tell(std::move(response));
-  } else {
-    LOG(FATAL) << "a KV handle for a decode";
-  }
+  stream_->Tell(KvHandleMessage<Response>(handle));
 }
 
 template <typename Response>
 void TokenStream<Response>::Sample::OnProgress(uint32_t computed_tokens) {
-  if constexpr (std::is_same_v<Response, v1::PrefillResponse>) {
-    Response response;
-    response.mutable_progress()->set_computed_tokens(computed_tokens);
-    stream_->Tell(std::move(response));
-  } else {
-    LOG(FATAL) << "progress for a decode";
-  }
+  stream_->Tell(ProgressMessage<Response>(computed_tokens));
 }
 
 template <typename Response>
 void TokenStream<Response>::Sample::OnPromptLogprobs(
     const ScoredTokens& tokens) {
-  Response response;
-  AddTokens(tokens, response.mutable_prompt_logprobs());
-  stream_->Tell(std::move(response));
+  stream_->Tell(PromptLogprobsMessage<Response>(tokens));
 }
 
 template <typename Response>
 void TokenStream<Response>::Sample::OnTokens(const ScoredTokens& tokens) {
-  Response response;
-  v1::TokenChunk* chunk = nullptr;
-  if constexpr (std::is_same_v<Response, v1::PrefillResponse>) {
-    chunk = response.mutable_first_tokens();
-  } else {
-    chunk = response.mutable_chunk();
-  }
-  chunk->set_sample_index(index_);
-  chunk->set_attempt(stream_->attempt_);
-  AddTokens(tokens, chunk);
-  stream_->Tell(std::move(response));
+  stream_->Tell(TokensMessage<Response>(name(), tokens));
 }
 
 template <typename Response>
@@ -132,17 +82,8 @@ void TokenStream<Response>::Sample::OnFinished(
     const GenerationOutcome& outcome) {
   ended_ = true;
   if (outcome.status.ok()) {
-    Response response;
-    if constexpr (std::is_same_v<Response, v1::PrefillResponse>) {
-      response.mutable_released()->set_cached_tokens(outcome.cached_tokens);
-    } else {
-      v1::DecodeFinished* const finished = response.mutable_finished();
-      finished->set_sample_index(index_);
-      finished->set_attempt(stream_->attempt_);
-      FillEnd(outcome, finished);
-      *finished->mutable_load() = LoadOf({stream_->parts_->engine});
-    }
-    stream_->Tell(std::move(response));
+    stream_->Tell(
+        EndMessage<Response>(name(), outcome, {stream_->parts_->engine}));
   }
   stream_->OnSampleEnd(outcome);
 }
@@ -174,16 +115,7 @@ void TokenStream<Response>::OnSampleEnd(const GenerationOutcome& outcome) {
 
 template <typename Response>
 absl::Status TokenStream<Response>::ToPeer(const absl::Status& status) const {
-  if (absl::IsCancelled(status) && parts_->gate->is_cut()) {
-    return DrainingError();
-  }
-  constexpr bool kExports = std::is_same_v<Response, v1::PrefillResponse>;
-  if (kExports && absl::IsAborted(status)) {
-    return WithReason(status, "IMPORTER_LOST");
-  }
-  if (!absl::IsUnavailable(status)) return status;
-  return WithReason(absl::UnavailableError("the worker's group is not whole"),
-                    "GROUP_LOST");
+  return StatusForPeer<Response>(status, parts_->gate->is_cut());
 }
 
 template class TokenStream<v1::PrefillResponse>;

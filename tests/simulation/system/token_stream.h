@@ -14,7 +14,7 @@
 #include "engine/token_sink.h"
 #include "proto/baton/v1/worker.pb.h"
 #include "server/edge/request_gate.h"
-#include "server/token_stream_reactor.h"
+#include "server/token_messages.h"
 #include "tests/simulation/system/process_streams.h"
 #include "tests/simulation/system/server_stream.h"
 
@@ -65,6 +65,10 @@ class TokenStream final : public AnyTokenStream {
     void Abort();
 
    private:
+    SampleName name() const {
+      return {.index = index_, .attempt = stream_->attempt_};
+    }
+
     TokenStream* const stream_;
     const uint32_t index_;
     bool ended_ = false;

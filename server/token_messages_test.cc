@@ -1,4 +1,4 @@
-#include "server/token_stream_reactor.h"
+#include "server/token_messages.h"
 
 #include <gtest/gtest.h>
 

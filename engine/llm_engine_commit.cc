@@ -115,12 +115,13 @@ CommittedRows LLMEngine::CommitRows(const ScheduledRows& rows,
   if (sequence->generation != rows.generation) return {};  // It left meanwhile.
   const SampleOutput* sample = drawn.sample;
   CountCommitted(rows, sample);
-  CacheCommittedRows(sequence);
   if (sequence->exports()) ReportProgress(sequence);
   if (!TellPromptLogprobs(sequence, drawn)) {
     End(sequence, NoDistributionError());
     return {.rows = rows.num_rows};
   }
+  // Rows behind which stands no distribution serve nobody else.
+  if (sample == nullptr || sample->sampleable) CacheCommittedRows(sequence);
   if (sample == nullptr) return {.rows = rows.num_rows};
 
   uint32_t appended = 0;

@@ -136,6 +136,17 @@ TEST_P(EnginePrefixTest, BlocksAreFoundAsSoonAsTheyAreCommitted) {
   world.ExpectAllWhole();
 }
 
+TEST_P(EnginePrefixTest, RowsBehindWhichStandsNoDistributionAreNotKept) {
+  FakeRank::Options options = Options();
+  options.model.poison_token = Ask(1, 140, 1).token_ids.back();
+  EngineWorld world(options);
+  const EngineWorld::Request& poisoned = world.Submit(Ask(1, 140, 4));
+  world.RunUntilIdle();
+  EXPECT_TRUE(absl::IsInternal(poisoned.sink.outcome->status));
+  // Of the chunks before its last one.
+  EXPECT_EQ(world.engine().load().cached_blocks, 1u);
+}
+
 TEST_P(EnginePrefixTest, OtherSaltsFindNothing) {
   EngineWorld world(Options());
   std::vector<std::string> salts = {"", "a", "b", std::string(128, 'a')};

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/logging.h"
@@ -158,6 +159,7 @@ absl::StatusOr<int> Run(const WorkerOptions& options, const Flags& flags) {
     metrics.SetTransfers(worker->transfer_counters());
     group.SetAge(worker->clock().Now());
   }));
+  const absl::Cleanup stop_metrics = [&daemon] { daemon.StopMetrics(); };
   LOG(INFO) << "device " << DeviceLine(OpenCudaLibraryNearProgram());
   ASSIGN_OR_RETURN(const std::string text_hash, TextHash(options.model));
   if (options.group.ep_size > 1) RETURN_IF_ERROR(daemon.gate().Enter());

@@ -91,6 +91,8 @@ class Daemon {
   // Starts /metrics, /healthz and /readyz; early, so that liveness shows while
   // a model loads. `before_scrape` sets gauges. An error names the flag.
   absl::Status StartMetrics(std::function<void()> before_scrape);
+  // Nobody scrapes any more: what before_scrape looks at may go.
+  void StopMetrics() { metrics_server_.reset(); }
 
   // Everything is warm: listens, with health, reflection and AdminService, logs
   // "listening" and prints on stdout, in one line for programs:

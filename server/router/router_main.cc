@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/field_error.h"
@@ -261,6 +262,7 @@ absl::StatusOr<int> Run(const RouterFlags& o, const Flags& flags) {
   options.on_ready_change = [&daemon](bool ready) { daemon.SetReady(ready); };
   Router router(std::move(options), &text, &daemon.registry());
   RETURN_IF_ERROR(daemon.StartMetrics([&router] { router.UpdateGauges(); }));
+  const absl::Cleanup stop_metrics = [&daemon] { daemon.StopMetrics(); };
   InferenceService service(&router, &daemon.gate());
   ASSIGN_OR_RETURN(std::vector<WorkerEntry> entries, EntriesOf(o));
   ASSIGN_OR_RETURN(

@@ -223,6 +223,7 @@ absl::Status Validate(const RouterFlags& o) {
 }
 
 absl::Status Check(const RouterFlags& o) {
+  RETURN_IF_ERROR(LoadTextModel(o.model).status());
   return o.workers_file.empty() ? absl::OkStatus()
                                 : ReadWorkersFile(o.workers_file).status();
 }

@@ -93,6 +93,13 @@ class RouterMainTest(unittest.TestCase):
             process.communicate(timeout=DEADLINE)
             self.assertEqual(process.returncode, 0)
 
+    def test_a_model_that_cannot_be_read_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ended = subprocess.run([ROUTER, "--model=" + folder, "--unified=a:1", "--check"], capture_output=True,
+                                   text=True, check=False, timeout=DEADLINE)
+            self.assertEqual(ended.returncode, 1)
+            self.assertIn(folder + "/config.json", ended.stderr)
+
     def test_a_bad_address_is_refused_by_name(self):
         for flag in ("--listen", "--metrics_listen"):
             ended = subprocess.run([ROUTER, *FLAGS, flag + "=127.0.0.1:99999", "--check"], capture_output=True,

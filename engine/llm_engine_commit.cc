@@ -120,7 +120,7 @@ CommittedRows LLMEngine::CommitRows(const ScheduledRows& rows,
     End(sequence, NoDistributionError());
     return {.rows = rows.num_rows};
   }
-  // Rows behind which stands no distribution serve nobody else.
+  // A chunk's that ends in no distribution serve nobody else.
   if (sample == nullptr || sample->sampleable) CacheCommittedRows(sequence);
   if (sample == nullptr) return {.rows = rows.num_rows};
 

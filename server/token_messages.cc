@@ -15,6 +15,7 @@ namespace {
 // An id and a log-probability, and a message around them.
 constexpr size_t kTokenBytes = 8;
 constexpr size_t kMessageBytes = 64;
+
 v1::TokenChunk* MutableChunk(v1::PrefillResponse* response) {
   return response->mutable_first_tokens();
 }

@@ -29,8 +29,10 @@ enum class SampleEnd {
   kFailed,    // And the call with it.
 };
 
-// Response, here and below: v1::PrefillResponse or v1::DecodeResponse. A decode
-// has neither of these two: the process ends.
+// Response, here and below: v1::PrefillResponse or v1::DecodeResponse. Pure,
+// but for what reads engines.
+
+// REQUIRES: a PrefillResponse.
 template <typename Response>
 Response KvHandleMessage(const KvHandle& handle);
 template <typename Response>
@@ -45,8 +47,8 @@ template <typename Response>
 Response EndMessage(const SampleName& sample, const GenerationOutcome& outcome,
                     const std::vector<LLMEngine*>& engines);
 
-// Why the engine ended a sample, as the caller must take it. `is_cut`: those
-// inside the gate are.
+// Why the engine ended a sample, as the caller must take it. `is_cut`:
+// RequestGate::Cut() was called.
 template <typename Response>
 absl::Status StatusForPeer(const absl::Status& status, bool is_cut);
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/time/time.h"
+#include "server/edge/grpc_status.h"
+
 namespace baton {
 namespace {
 
@@ -105,6 +108,63 @@ TEST(TokenStreamTraitsTest, BytesGrowWithTokensAndHandles) {
   v1::PrefillResponse handle;
   handle.set_kv_handle(std::string(1000, 'h'));
   EXPECT_GE(TokenStreamTraits::Bytes(handle), 1000u);
+}
+
+TEST(EndMessageTest, TellsOfADecodeAllThatTheRouterCounts) {
+  GenerationOutcome outcome;
+  outcome.reason = FinishReason::kStopToken;
+  outcome.prompt_tokens = 1;
+  outcome.cached_tokens = 2;
+  outcome.decode_cached_tokens = 3;
+  outcome.output_tokens = 4;
+  outcome.queue_time = absl::Seconds(5);
+  outcome.prefill_time = absl::Seconds(6);
+  outcome.transfer_time = absl::Seconds(7);
+  outcome.transfer_bytes = 8;
+  const auto message =
+      EndMessage<v1::DecodeResponse>({.index = 9, .attempt = 10}, outcome, {});
+  const v1::DecodeFinished& finished = message.finished();
+  EXPECT_EQ(finished.finish_reason(), v1::WORKER_FINISH_REASON_STOP_TOKEN);
+  EXPECT_EQ(finished.prompt_tokens(), 1u);
+  EXPECT_EQ(finished.cached_tokens(), 2u);
+  EXPECT_EQ(finished.decode_cached_tokens(), 3u);
+  EXPECT_EQ(finished.completion_tokens(), 4u);
+  EXPECT_EQ(finished.queue_seconds(), 5);
+  EXPECT_EQ(finished.prefill_seconds(), 6);
+  EXPECT_EQ(finished.kv_transfer_seconds(), 7);
+  EXPECT_EQ(finished.kv_transfer_bytes(), 8u);
+  EXPECT_EQ(finished.sample_index(), 9u);
+  EXPECT_EQ(finished.attempt(), 10u);
+  EXPECT_TRUE(finished.has_load());
+}
+
+TEST(EndMessageTest, TellsOfAPrefillItsTimesAndWhatWasCached) {
+  GenerationOutcome outcome;
+  outcome.cached_tokens = 2;
+  outcome.queue_time = absl::Seconds(5);
+  outcome.prefill_time = absl::Seconds(6);
+  const auto message = EndMessage<v1::PrefillResponse>({}, outcome, {});
+  EXPECT_EQ(message.released().cached_tokens(), 2u);
+  EXPECT_EQ(message.released().queue_seconds(), 5);
+  EXPECT_EQ(message.released().prefill_seconds(), 6);
+}
+
+TEST(StatusForPeerTest, SaysWhoseFaultItIs) {
+  const auto reason = [](const absl::Status& status) {
+    return ErrorReason(status).value_or("");
+  };
+  const absl::Status cancelled = absl::CancelledError("aborted");
+  EXPECT_EQ(StatusForPeer<v1::DecodeResponse>(cancelled, false), cancelled);
+  EXPECT_EQ(reason(StatusForPeer<v1::DecodeResponse>(cancelled, true)),
+            "DRAINING");
+  const absl::Status aborted = absl::AbortedError("lost");
+  EXPECT_EQ(StatusForPeer<v1::DecodeResponse>(aborted, false), aborted);
+  EXPECT_EQ(reason(StatusForPeer<v1::PrefillResponse>(aborted, false)),
+            "IMPORTER_LOST");
+  EXPECT_EQ(reason(StatusForPeer<v1::PrefillResponse>(
+                absl::UnavailableError("a rank"), false)),
+            "GROUP_LOST");
+  EXPECT_TRUE(StatusForPeer<v1::PrefillResponse>(absl::OkStatus(), true).ok());
 }
 
 }  // namespace

@@ -83,8 +83,9 @@ grpc::ServerWriteReactor<v1::DecodeResponse>* WorkerService::Decode(
 template <typename Response, typename Request>
 grpc::ServerWriteReactor<Response>* WorkerService::Stream(
     grpc::CallbackServerContext* context, const Request& request) {
-  if (absl::Status status =
-          environment_.gate->EnterWith(request.ByteSizeLong());
+  if (absl::Status status = environment_.gate->EnterWith(
+          {.message_bytes = request.ByteSizeLong(),
+           .num_samples = request.request().num_samples()});
       !status.ok()) {
     return Refuse<Response>(status);
   }

@@ -28,7 +28,7 @@ namespace {
 constexpr absl::Duration kCutGrace = absl::Seconds(1);
 // What is left after it gets this long to hear that it was cancelled.
 constexpr std::chrono::milliseconds kCancelGrace(200);
-// While memory is short: what was shed should be gone by the next look.
+// Between two looks at least, and at most while memory is short.
 constexpr absl::Duration kShortLook = absl::Milliseconds(250);
 
 // Where the handler reports to: a signal handler has no other way to know.
@@ -108,14 +108,14 @@ void AddDaemonFlags(Flags* flags, DaemonOptions* options) {
     flags->Add(ratio, {.name = name, .help = help, .min = 0, .max = 1});
   };
   add_ratio(&options->memory.refuse_ratio, "memory_refuse_ratio",
-            "New requests are RESOURCE_EXHAUSTED while more than this part of "
-            "the memory limit is taken: a cgroup's, or one on the address "
-            "space, else the machine's memory. 0: never.");
+            "New requests are RESOURCE_EXHAUSTED that may take more than is "
+            "left below this part of the memory limit: a cgroup's, or one on "
+            "the address space, else the machine's memory. 0: never.");
   add_ratio(
       &options->memory.shed_ratio, "memory_shed_ratio",
       "While more than this part of the memory limit is taken, the youngest "
       "half of the requests that wait, never those that run, is "
-      "RESOURCE_EXHAUSTED, up to four times a second. 0: never; else not below "
+      "RESOURCE_EXHAUSTED each second. 0: never; else not below "
       "memory_refuse_ratio.");
   flags->Add(&options->verbosity, {.name = "verbosity",
                                    .help = "1 logs state transitions, 2 more.",
@@ -156,7 +156,7 @@ Daemon::Daemon(DaemonOptions options, std::string role, const Flags& flags)
       wake_fd_(NewEventFd(0)),
       gate_([this] { Wake(); }),
       memory_guard_(options_.memory, &gate_, &registry_, role_) {
-  memory_guard_.OnRise([this] {
+  memory_guard_.OnHaste([this] {
     look_now_.store(true);
     Wake();
   });
@@ -218,7 +218,7 @@ absl::Status Daemon::Serve(const std::vector<ServedService>& services) {
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || grpc_port_ == 0) {
     SetState(DaemonState::kStopped);
-    metrics_server_.reset();  // Its callbacks may outlive what they look at.
+    StopMetrics();  // What before_scrape looks at may go before the daemon.
     return FieldError("listen", "cannot listen on " + options_.listen);
   }
   SetState(DaemonState::kServing);
@@ -314,11 +314,16 @@ void Daemon::RequestDrain(std::optional<absl::Duration> grace,
 
 Daemon::Event Daemon::Await(absl::Time deadline) {
   while (true) {
-    const absl::Time now = absl::Now();
-    if (look_now_.exchange(false) || now >= next_look_) {
-      const bool is_short = memory_guard_.Check() != MemoryPressure::kNone;
-      next_look_ = now + (is_short ? kShortLook : options_.tick);
+    if (look_now_.exchange(false)) {
+      next_look_ = std::min(next_look_, looked_at_ + kShortLook);
     }
+    if (absl::Now() >= next_look_) {
+      const bool is_short = memory_guard_.Check() != MemoryPressure::kNone;
+      looked_at_ = absl::Now();
+      next_look_ = looked_at_ + (is_short ? std::min(kShortLook, options_.tick)
+                                          : options_.tick);
+    }
+    const absl::Time now = absl::Now();
     if (now >= next_tick_) {
       next_tick_ = now + options_.tick;
       if (on_tick_) on_tick_();
@@ -331,11 +336,14 @@ Daemon::Event Daemon::Await(absl::Time deadline) {
 Daemon::Event Daemon::Poll(absl::Time deadline) {
   pollfd fds[] = {{signal_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
   while (true) {
-    const absl::Duration left = deadline - absl::Now();
-    if (left <= absl::ZeroDuration()) return Event::kTimeout;
-    poll(fds, 2, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
+    const absl::Duration left =
+        std::max(absl::ZeroDuration(), deadline - absl::Now());
+    poll(fds, 2,
+         static_cast<int>(absl::ToInt64Milliseconds(
+             absl::Ceil(left, absl::Milliseconds(1)))));
     if (Take(signal_fd_)) return Event::kSignal;
     if (Take(wake_fd_)) return Event::kWoken;
+    if (left == absl::ZeroDuration()) return Event::kTimeout;
   }
 }
 

@@ -143,7 +143,7 @@ class Daemon {
   enum class Event { kSignal, kWoken, kTimeout };
   // Ticks meanwhile, and looks at the memory.
   Event Await(absl::Time deadline);
-  // The same, until the next tick at most.
+  // Waits and no more. What has come already is seen after the deadline, too.
   Event Poll(absl::Time deadline);
   void Wake();
   bool IsReady() const ABSL_LOCKS_EXCLUDED(ready_mutex_);
@@ -173,8 +173,10 @@ class Daemon {
   std::function<void()> on_drain_;
   std::function<void()> on_tick_;
   absl::Time next_tick_ = absl::InfinitePast();
-  absl::Time next_look_ = absl::InfinitePast();  // Of the memory guard.
-  std::atomic<bool> look_now_{false};
+  // Of the memory guard.
+  absl::Time looked_at_ = absl::InfinitePast();
+  absl::Time next_look_ = absl::InfinitePast();
+  std::atomic<bool> look_now_{false};  // Any thread.
   int grpc_port_ = 0;
   int num_signals_ = 0;
   std::vector<std::string> service_names_;

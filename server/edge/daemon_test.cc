@@ -54,11 +54,12 @@ class DaemonTest : public ::testing::Test {
  protected:
   DaemonTest() : flags_("test", "A test.") {}
 
-  void Start(absl::Duration grace, std::function<void()> on_tick = {}) {
+  void Start(absl::Duration grace, std::function<void()> on_tick = {},
+             absl::Duration tick = absl::Milliseconds(1)) {
     daemon_ = std::make_unique<Daemon>(
         DaemonOptions{.drain_grace = grace,
                       .memory = {.read = [this] { return ReadMemory(); }},
-                      .tick = absl::Milliseconds(1)},
+                      .tick = tick},
         "test", flags_);
     if (on_tick) daemon_->OnTick(std::move(on_tick));
     daemon_->OnShed([this] { return uint64_t{++num_sheds_}; });
@@ -292,17 +293,29 @@ TEST_F(DaemonTest, TicksComeWhileItServesAndWhileItDrains) {
   Join();
 }
 
+TEST_F(DaemonTest, WhomMemoryKeepsOutBringsALookBeforeItsTime) {
+  Start(absl::Seconds(60), {}, /*tick=*/absl::Hours(1));
+  ASSERT_TRUE(daemon_->gate().Enter().ok());
+  SetMemory(99);
+  while (daemon_->gate().EnterWith({}).ok()) daemon_->gate().Leave();
+  while (num_sheds_ == 0) std::this_thread::yield();
+  daemon_->gate().Leave();
+  daemon_->Stop();
+  Join();
+}
+
 TEST_F(DaemonTest, ShedsLoadWhileMemoryIsShort) {
   Start(absl::Seconds(60));
   SetMemory(96);
   absl::Status refused;
-  while ((refused = daemon_->gate().EnterWith(0)).ok()) daemon_->gate().Leave();
+  while ((refused = daemon_->gate().EnterWith({})).ok())
+    daemon_->gate().Leave();
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_EQ(num_sheds_, 0u);
   SetMemory(99);
   while (num_sheds_ == 0) std::this_thread::yield();
   SetMemory(50);
-  while (!daemon_->gate().EnterWith(0).ok()) std::this_thread::yield();
+  while (!daemon_->gate().EnterWith({}).ok()) std::this_thread::yield();
   daemon_->gate().Leave();
   daemon_->Stop();
   Join();

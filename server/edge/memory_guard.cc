@@ -1,5 +1,6 @@
 #include "server/edge/memory_guard.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -14,10 +15,13 @@ namespace {
 
 // Running requests end, and another process may have room, by then.
 constexpr absl::Duration kRetryDelay = absl::Seconds(2);
-// Between two looks that requests cause: what they took shows by then.
+// Between two looks that requests cause. What they take is counted as taken for
+// so long at least: by then it should show.
 constexpr absl::Duration kAdmitLook = absl::Milliseconds(50);
-// With nobody inside, at one a second; then memory is given back.
-constexpr int kIdleLooks = 10;
+constexpr absl::Duration kShedInterval = absl::Seconds(1);
+constexpr absl::Duration kIdleTime = absl::Seconds(10);
+// More are refused for their number, later.
+constexpr uint64_t kMaxSamples = 128;
 
 const char* Name(MemoryPressure pressure) {
   switch (pressure) {
@@ -57,6 +61,14 @@ absl::Status OutOfMemoryError() {
                     "OUT_OF_MEMORY");
 }
 
+uint64_t RequestFootprint(const RequestSize& size) {
+  constexpr uint64_t kKib = 1024;
+  const uint64_t samples =
+      std::clamp<uint64_t>(size.num_samples, 1, kMaxSamples);
+  return 24 * kKib + 12 * size.message_bytes +
+         samples * (8 * kKib + 4 * size.message_bytes);
+}
+
 MemoryPressure PressureOf(const std::optional<MemoryUse>& use,
                           const MemoryGuardOptions& options) {
   if (!use.has_value()) return MemoryPressure::kNone;
@@ -88,61 +100,87 @@ MemoryGuard::MemoryGuard(MemoryGuardOptions options, RequestGate* gate,
           "baton_memory_trims_total",
           "Times the process gave back what was free but kept: under memory "
           "pressure, and once idle.")) {
-  gate_->OnEnter([this](uint64_t bytes) { return Admit(bytes); });
+  gate_->OnEnter([this](const RequestSize& size) { return Admit(size); });
 }
 
-absl::Status MemoryGuard::Admit(uint64_t message_bytes) {
-  bool rose = false;
-  bool is_admitted = false;
+absl::Status MemoryGuard::Admit(const RequestSize& size) {
+  const auto share = static_cast<double>(RequestFootprint(size));
+  bool hastens = false;
   {
     absl::MutexLock lock(&mutex_);
-    if (options_.now() - looked_at_ >= kAdmitLook) rose = Look();
-    const auto share = static_cast<double>(RequestFootprint(message_bytes));
-    is_admitted = room_ >= share;
-    if (is_admitted) {
+    asked_ = true;
+    if (absl::AbsDuration(options_.now() - looked_at_) >= kAdmitLook) Look();
+    if (room_ >= share) {
       room_ -= share;
       entered_ += share;
+      return absl::OkStatus();
     }
+    hastens = !std::exchange(hastened_, true);
   }
-  if (rose && rose_) rose_();
-  if (is_admitted) return absl::OkStatus();
   refused_.Increment();
+  if (hastens && haste_) haste_();
   return OutOfMemoryError();
 }
 
-bool MemoryGuard::Look() {
+std::optional<MemoryUse> MemoryGuard::Look() {
   const std::optional<MemoryUse> use = options_.read();
-  looked_at_ = options_.now();
   used_.Set(use.has_value() ? static_cast<double>(use->used_bytes) : 0);
   limit_.Set(use.has_value() ? static_cast<double>(use->limit_bytes) : 0);
-  room_ = RoomOf(use, options_) - entered_;
-  entered_ = 0;
-  const MemoryPressure before = pressure_;
-  const MemoryPressure pressure = PressureOf(use, options_);
-  if (pressure != before) Enter(pressure, use);
-  return pressure > before;
+  const absl::Time now = options_.now();
+  if (absl::AbsDuration(now - looked_at_) >= kAdmitLook) {
+    looked_at_ = now;
+    entered_before_ = std::exchange(entered_, 0);
+  }
+  room_ = RoomOf(use, options_) - entered_ - entered_before_;
+  return use;
+}
+
+std::optional<MemoryUse> MemoryGuard::LookAndTrim() {
+  {
+    absl::MutexLock lock(&mutex_);
+    const bool hastened = std::exchange(hastened_, false);
+    const std::optional<MemoryUse> use = Look();
+    if (!hastened && PressureOf(use, options_) == MemoryPressure::kNone) {
+      return use;
+    }
+  }
+  Trim();
+  absl::MutexLock lock(&mutex_);
+  return Look();
 }
 
 MemoryPressure MemoryGuard::Check() {
-  MemoryPressure pressure;
-  {
-    absl::MutexLock lock(&mutex_);
-    Look();
-    pressure = pressure_;
-  }
-  if (pressure == MemoryPressure::kShed && shed_) {
+  const std::optional<MemoryUse> use = LookAndTrim();
+  const MemoryPressure pressure = PressureOf(use, options_);
+  if (pressure != pressure_) SetPressure(pressure, use);
+  const absl::Time now = options_.now();
+  if (pressure == MemoryPressure::kShed && shed_ &&
+      now - shed_at_ >= kShedInterval) {
+    shed_at_ = now;
     shed_waiting_.Increment(static_cast<double>(shed_()));
   }
-  idle_looks_ = gate_->inside() > 0 ? 0 : idle_looks_ + 1;
-  if (pressure != MemoryPressure::kNone || idle_looks_ == kIdleLooks) {
-    options_.trim();
-    trims_.Increment();
+  bool asked = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    asked = std::exchange(asked_, false);
+  }
+  if (asked || gate_->inside() > 0) {
+    busy_at_ = now;
+    trimmed_ = false;
+  } else if (!trimmed_ && now - busy_at_ >= kIdleTime) {
+    trimmed_ = true;
+    Trim();
   }
   return pressure;
 }
 
-void MemoryGuard::Enter(MemoryPressure pressure,
-                        const std::optional<MemoryUse>& use) {
+void MemoryGuard::Trim() {
+  options_.trim();
+  trims_.Increment();
+}
+
+void MemoryGuard::SetPressure(MemoryPressure pressure,
+                              const std::optional<MemoryUse>& use) {
   LOG(WARNING) << "memory pressure " << Name(pressure) << " before "
                << Name(pressure_) << " used "
                << (use.has_value() ? use->used_bytes : 0) << " limit "

@@ -29,59 +29,60 @@ absl::Status OutOfMemoryError();
 enum class MemoryPressure { kNone, kRefuse, kShed };
 
 struct MemoryGuardOptions {
-  // Above this part of the limit new requests are refused. 0: never.
+  // New requests are refused as far as what they may take would not stay below
+  // this part of the limit. 0: never.
   double refuse_ratio = 0.95;
-  // Above this one, half of those that wait are shed, the youngest, at each
-  // look. 0: never.
+  // Above this one, half of those that wait are shed, the youngest, each
+  // second. 0: never.
   double shed_ratio = 0.98;
   // Tests play limits.
   std::function<std::optional<MemoryUse>()> read = [] {
     return ReadMemoryUse();
   };
-  // Gives back what is free but kept, under pressure and once the process has
-  // been idle for a while: else a peak would count as use for ever.
+  // Gives back what is free but kept, where memory is short and once the
+  // process has been idle for a while: else a peak would count as use for ever.
   std::function<void()> trim = [] { malloc_trim(0); };
   std::function<absl::Time()> now = absl::Now;
 };
 
-// What a request takes that came as so many bytes, until it runs: its ids some
-// times over, and the call. Rather too much.
-constexpr uint64_t RequestFootprint(uint64_t message_bytes) {
-  return 32 * 1024 + 16 * message_bytes;
-}
+// What a request takes until it runs: the call, its ids some times over, and
+// for each sample once more. Rather too much.
+uint64_t RequestFootprint(const RequestSize& size);
 
 // None where no limit is known.
 MemoryPressure PressureOf(const std::optional<MemoryUse>& use,
                           const MemoryGuardOptions& options);
 
-// Decides who enters the gate. A burst may take a limit's rest between two
-// looks, and what a request takes shows later than the request: so each entry
-// takes its expected share of the room that the last look found. One thread,
-// and those that bring requests to the gate.
+// Decides which requests enter the gate. A burst may take a limit's rest
+// between two looks, and what a request takes shows later than the request: so
+// each takes its expected share of the room that the last look found.
 class MemoryGuard {
  public:
-  // Borrows gate and registry, the gate until no request comes any more.
+  // Borrows gate and registry. The gate asks it from now on, on any thread, for
+  // as long as requests come.
   MemoryGuard(MemoryGuardOptions options, RequestGate* gate,
               prometheus::Registry* registry, const std::string& role);
+
+  // The two below: before the first request comes.
 
   // `shed` ends, or is about to end, the younger half of what waits with
   // OutOfMemoryError, and says how many that are. Without it none are shed.
   void OnShed(std::function<uint64_t()> shed) { shed_ = std::move(shed); }
+  // `haste` asks for a Check() soon, since somebody was refused: on any thread,
+  // once until that comes.
+  void OnHaste(std::function<void()> haste) { haste_ = std::move(haste); }
 
-  // `rose` asks for a Check() soon: on a thread that brings a request. Set
-  // before the first comes.
-  void OnRise(std::function<void()> rose) { rose_ = std::move(rose); }
-
-  // Looks, and acts. To be called each second or so, under pressure more often.
-  // Returns the pressure.
+  // Looks, and acts. To be called each second or so, under pressure more often,
+  // on one thread. Returns the pressure.
   MemoryPressure Check() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  absl::Status Admit(uint64_t message_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns whether the pressure rose.
-  bool Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Enter(MemoryPressure pressure, const std::optional<MemoryUse>& use)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Admit(const RequestSize& size) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<MemoryUse> Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<MemoryUse> LookAndTrim() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Trim();
+  void SetPressure(MemoryPressure pressure,
+                   const std::optional<MemoryUse>& use);
 
   const MemoryGuardOptions options_;
   RequestGate* const gate_;
@@ -91,15 +92,24 @@ class MemoryGuard {
   prometheus::Counter& shed_waiting_;
   prometheus::Counter& trims_;
   std::function<uint64_t()> shed_;
-  std::function<void()> rose_;
+  std::function<void()> haste_;
+
   absl::Mutex mutex_;
-  MemoryPressure pressure_ ABSL_GUARDED_BY(mutex_) = MemoryPressure::kNone;
+  bool hastened_ ABSL_GUARDED_BY(mutex_) = false;
+  bool asked_ ABSL_GUARDED_BY(mutex_) = false;  // Since the last Check().
   absl::Time looked_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  // Bytes below the first bound, as far as the last look knew, less what those
-  // take that entered since, and what entered shortly before it.
+  // Shares, in bytes, of those that entered since looked_at_, and in the
+  // interval before.
+  double entered_ ABSL_GUARDED_BY(mutex_) = 0;
+  double entered_before_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Bytes below the first bound at the newest look, less both.
   double room_ ABSL_GUARDED_BY(mutex_) = 0;
-  double entered_ ABSL_GUARDED_BY(mutex_) = 0;  // Since that look.
-  int idle_looks_ = 0;  // That found nobody inside, in a row.
+
+  // Check()'s thread.
+  MemoryPressure pressure_ = MemoryPressure::kNone;
+  absl::Time shed_at_ = absl::InfinitePast();
+  absl::Time busy_at_ = absl::InfinitePast();
+  bool trimmed_ = true;  // Since busy_at_.
 };
 
 }  // namespace baton

@@ -23,9 +23,9 @@ absl::Status DrainingError() {
 RequestGate::RequestGate(std::function<void()> on_empty)
     : on_empty_(std::move(on_empty)) {}
 
-absl::Status RequestGate::EnterWith(uint64_t message_bytes) {
+absl::Status RequestGate::EnterWith(const RequestSize& size) {
   RETURN_IF_ERROR(Enter());
-  absl::Status admitted = admit_ ? admit_(message_bytes) : absl::OkStatus();
+  absl::Status admitted = admit_ ? admit_(size) : absl::OkStatus();
   if (!admitted.ok()) Leave();
   return admitted;
 }

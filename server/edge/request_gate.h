@@ -16,6 +16,12 @@ namespace baton {
 // What a request hears that a draining process does not take, or cuts.
 absl::Status DrainingError();
 
+// As it came, not checked yet.
+struct RequestSize {
+  uint64_t message_bytes = 0;
+  uint32_t num_samples = 1;
+};
+
 // Thread-safe.
 class RequestGate {
  public:
@@ -26,8 +32,8 @@ class RequestGate {
   // OK: the caller must Leave() when what it came for is over. DrainingError
   // once closed.
   absl::Status Enter() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same for a request of so many bytes, which OnEnter's may refuse, too.
-  absl::Status EnterWith(uint64_t message_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same for a request, which OnEnter's may refuse, too.
+  absl::Status EnterWith(const RequestSize& size) ABSL_LOCKS_EXCLUDED(mutex_);
   // Forgets what OnCut was told under this key.
   void Leave(const void* key = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -37,9 +43,9 @@ class RequestGate {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // REQUIRES: no Close() runs.
   void ForgetOnClose(const void* key) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `admit` decides who may enter, by the bytes of the message: called without
-  // a lock on whatever thread brings it. Set before the first comes.
-  void OnEnter(std::function<absl::Status(uint64_t)> admit) {
+  // `admit` says which requests may enter: called without a lock on whatever
+  // thread brings one. Set before the first comes.
+  void OnEnter(std::function<absl::Status(const RequestSize&)> admit) {
     admit_ = std::move(admit);
   }
 
@@ -56,7 +62,7 @@ class RequestGate {
 
  private:
   const std::function<void()> on_empty_;
-  std::function<absl::Status(uint64_t)> admit_;
+  std::function<absl::Status(const RequestSize&)> admit_;
   mutable absl::Mutex mutex_;
   uint64_t inside_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

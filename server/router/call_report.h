@@ -46,13 +46,13 @@ class CallReport final {
   std::atomic<bool> kv_lost_ = false;
 };
 
-// Of the calls along a route; prefill: if it has such a worker.
+// Of the calls along a route; prefill: if it has such a worker. Not movable
+// once made: decode points to prefill.
 struct RouteReports {
   std::optional<CallReport> prefill;
   std::optional<CallReport> decode;
 
-  // Once, in place: that of the decode call knows the other's address. The pool
-  // is borrowed, too.
+  // To be called once. The pool is borrowed and outlives this.
   void Make(WorkerPool* pool, const Route& route,
             std::chrono::system_clock::time_point deadline);
 };

@@ -27,7 +27,9 @@ InferenceService::InferenceService(Router* router, RequestGate* gate)
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const absl::Time arrival = router_.clock().Now();
-  if (absl::Status status = gate_.EnterWith(request->ByteSizeLong());
+  if (absl::Status status =
+          gate_.EnterWith({.message_bytes = request->ByteSizeLong(),
+                           .num_samples = request->sampling().n()});
       !status.ok()) {
     auto* const refused =
         new GenerateReactor(context, nullptr, &router_.streams());

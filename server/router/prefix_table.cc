@@ -36,12 +36,6 @@ size_t PrefixTable::CountKnown(std::span<const PrefixKey> keys,
 
 // The last key first: what the fewest other prompts share falls out first.
 void PrefixTable::Put(std::span<const PrefixKey> keys, const RankName& rank) {
-  uint64_t& incarnation =
-      incarnations_.try_emplace(rank.worker, rank.incarnation).first->second;
-  if (incarnation != rank.incarnation) {
-    ForgetWorker(rank.worker);
-    incarnation = rank.incarnation;
-  }
   for (size_t length = keys.size(); length > 0; --length) {
     const Entry entry = {.key = keys[length - 1], .rank = rank};
     const auto [found, is_new] = entries_.try_emplace(entry);
@@ -58,7 +52,7 @@ void PrefixTable::Put(std::span<const PrefixKey> keys, const RankName& rank) {
   }
 }
 
-void PrefixTable::ForgetWorker(uint32_t worker) {
+void PrefixTable::Forget(uint32_t worker) {
   by_age_.remove_if([&](const Entry& entry) {
     if (entry.rank.worker != worker) return false;
     entries_.erase(entry);

@@ -38,9 +38,7 @@ struct RankName {
 std::vector<PrefixKey> PrefixKeysOf(std::span<const uint32_t> prompt_ids,
                                     std::string_view salt);
 
-// Who computed what lately. What was put of an earlier process at a worker's
-// address goes with the first put of the next one; what was put of a worker
-// that nobody asks for any more is the first to fall out. Thread-compatible.
+// Who computed what lately. Thread-compatible.
 class PrefixTable final {
  public:
   // REQUIRES: capacity > 0: pairs of a key and a rank.
@@ -52,6 +50,8 @@ class PrefixTable final {
                     const RankName& rank) const;
   // `rank` computes all of it.
   void Put(std::span<const PrefixKey> keys, const RankName& rank);
+  // All its ranks: it is gone, or has restarted. Looks at every entry.
+  void Forget(uint32_t worker);
 
   size_t size() const { return entries_.size(); }
 
@@ -69,14 +69,11 @@ class PrefixTable final {
     }
   };
 
-  void ForgetWorker(uint32_t worker);
-
   const size_t capacity_;
   // The newest first. A key of a prompt is newer than the longer ones of the
   // same prompt and rank: if an entry is there, so are all shorter ones.
   std::list<Entry> by_age_;
   absl::flat_hash_map<Entry, std::list<Entry>::iterator> entries_;
-  absl::flat_hash_map<uint32_t, uint64_t> incarnations_;  // By worker.
 };
 
 }  // namespace baton

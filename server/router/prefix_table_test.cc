@@ -75,10 +75,17 @@ TEST(PrefixTableTest, CountsWhatEachRankHasComputed) {
 TEST(PrefixTableTest, ForgetsAWorkerThatHasRestarted) {
   PrefixTable table(100);
   table.Put(Keys(2), Rank(1, /*incarnation=*/1));
-  table.Put(Keys(3), Rank(2));
   EXPECT_EQ(table.CountKnown(Keys(2), Rank(1, /*incarnation=*/2)), 0u);
-  table.Put(Keys(1), Rank(1, /*incarnation=*/2));
-  EXPECT_EQ(table.size(), 4u) << "what nobody will ask for takes no place";
+}
+
+TEST(PrefixTableTest, ForgetsAllRanksOfAWorkerAndNobodyElse) {
+  PrefixTable table(100);
+  table.Put(Keys(2), Rank(1));
+  table.Put(Keys(1), {.worker = 1, .rank = 1, .incarnation = 2});
+  table.Put(Keys(3), Rank(2));
+  table.Forget(1);
+  EXPECT_EQ(table.size(), 3u);
+  EXPECT_EQ(table.CountKnown(Keys(2), Rank(1)), 0u);
   EXPECT_EQ(table.CountKnown(Keys(3), Rank(2)), 3u);
 }
 
@@ -118,15 +125,16 @@ class NaiveTable {
   explicit NaiveTable(size_t capacity) : capacity_(capacity) {}
 
   void Put(const std::vector<PrefixKey>& keys, const RankName& rank) {
-    std::erase_if(entries_, [&](const auto& entry) {
-      return entry.second.worker == rank.worker &&
-             entry.second.incarnation != rank.incarnation;
-    });
     for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
       std::erase(entries_, std::pair(*key, rank));
       entries_.emplace_front(*key, rank);
     }
     if (entries_.size() > capacity_) entries_.resize(capacity_);
+  }
+  void Forget(uint32_t worker) {
+    std::erase_if(entries_, [&](const auto& entry) {
+      return entry.second.worker == worker;
+    });
   }
   size_t CountKnown(const std::vector<PrefixKey>& keys,
                     const RankName& rank) const {
@@ -159,6 +167,10 @@ TEST(PrefixTableTest, DoesAsANaiveListDoes) {
     ASSERT_EQ(table.CountKnown(keys, rank), naive.CountKnown(keys, rank)) << i;
     table.Put(keys, rank);
     naive.Put(keys, rank);
+    if (random() % 32 == 0) {
+      table.Forget(rank.worker);
+      naive.Forget(rank.worker);
+    }
     ASSERT_LE(table.size(), 20u);
   }
 }

@@ -51,6 +51,8 @@ class RoutingPolicy {
   virtual ~RoutingPolicy() = default;
   // Index of the one to take, which will. REQUIRES: not empty.
   virtual size_t Pick(const RoutingCandidates& candidates) = 0;
+  // Of RankName: what its process knew is lost.
+  virtual void Forget(uint32_t /*worker*/) {}
 };
 
 // Each in its turn, whatever its load.
@@ -107,6 +109,7 @@ class PrefixAffinityPolicy final : public RoutingPolicy {
 
   explicit PrefixAffinityPolicy(const Options& options);
   size_t Pick(const RoutingCandidates& candidates) override;
+  void Forget(uint32_t worker) override { table_.Forget(worker); }
 
  private:
   struct Choice {

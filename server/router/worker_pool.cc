@@ -165,6 +165,7 @@ void WorkerPool::OnProbe(WorkerId id, const v1::GetWorkerInfoResponse& info,
       worker->info.incarnation() != info.incarnation()) {
     LOG(INFO) << "worker " << worker->where.address << " has restarted";
     ejections_[worker->where.role].OnRestart(id);
+    policies_[worker->where.role]->Forget(id.value());
     worker->full_until = absl::InfinitePast();
   }
   worker->info = info;
@@ -261,7 +262,10 @@ void WorkerPool::MoveTo(Worker* worker, WorkerState to, std::string reason) {
   worker->reason = std::move(reason);
   OutlierEjection& ejection = ejections_[worker->where.role];
   ejection.SetServing(worker->id, IsServing(to));
-  if (to == WorkerState::kLeft) ejection.Leave(worker->id);
+  if (to == WorkerState::kLeft) {
+    ejection.Leave(worker->id);
+    policies_[worker->where.role]->Forget(worker->id.value());
+  }
   if (to == WorkerState::kReady) {
     LOG(INFO) << "worker " << worker->where.address << " ready";
   } else if (to == WorkerState::kLeft) {

@@ -186,6 +186,8 @@ bool RouterCall::FindRoute(uint32_t attempt, std::string_view retry_reason) {
   RouteNeeds needs = generation_.NeedsOf(attempt);
   needs.prefix = prefix_keys_;
   absl::StatusOr<Route> route = router_.pool().FindRoute(needs);
+  // As in GenerationCall: who was refused, and knows nobody else, tries nothing
+  // again.
   const bool is_retry =
       !retry_reason.empty() && (route.ok() || needs.exclude.empty());
   if (!route.ok()) {
@@ -199,7 +201,6 @@ bool RouterCall::FindRoute(uint32_t attempt, std::string_view retry_reason) {
   calls.route = *route;
   calls.reports.Make(&router_.pool(), *route,
                      std::chrono::system_clock::time_point::max());
-  // As GenerationCall does, once it knows whether there is anybody.
   if (is_retry && !TakeRetry(attempt, retry_reason)) return false;
   calls.id_counter = attempt == 0 ? ticket_.value() : router_.NextCounter();
   Handle([&route, &calls](Generation& g, absl::Time) {

@@ -138,11 +138,11 @@ std::optional<MemoryUse> MemoryGuard::Look() {
 std::optional<MemoryUse> MemoryGuard::LookAndTrim() {
   {
     absl::MutexLock lock(&mutex_);
-    const bool hastened = std::exchange(hastened_, false);
+    hastened_ = false;
     const std::optional<MemoryUse> use = Look();
-    if (!hastened && PressureOf(use, options_) == MemoryPressure::kNone) {
-      return use;
-    }
+    // What is free but kept is where the calls of a burst find room that are
+    // refused: it is not given to others before it must be.
+    if (PressureOf(use, options_) == MemoryPressure::kNone) return use;
   }
   Trim();
   absl::MutexLock lock(&mutex_);

@@ -201,7 +201,7 @@ class LoopbackTransport final : public Transport {
     const auto base = reinterpret_cast<uint64_t>(owner.region.data());
     if (!owner.options.maps_regions || region.host_id != host_id_ ||
         region.remote_key != it->second || region.base_address != base ||
-        region.bytes > owner.region.size()) {
+        region.bytes != owner.region.size()) {
       return nullptr;
     }
     return owner.region.data();

@@ -127,8 +127,10 @@ TEST_F(LoopbackTransportTest, ARegionIsMappedOnlyAsItsOwnerDescribesIt) {
                            .bytes = kBytes};
   EXPECT_EQ(a_->MapRemote(to_b_, right), region);
   RemoteRegion wrong = right;
-  wrong.bytes = 1 << 20;
-  EXPECT_EQ(a_->MapRemote(to_b_, wrong), nullptr);
+  for (const size_t bytes : {kBytes - 1, kBytes + 1}) {
+    wrong.bytes = bytes;
+    EXPECT_EQ(a_->MapRemote(to_b_, wrong), nullptr) << bytes;
+  }
   wrong = right;
   wrong.host_id = "elsewhere";
   EXPECT_EQ(a_->MapRemote(to_b_, wrong), nullptr);

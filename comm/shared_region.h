@@ -54,9 +54,9 @@ class SharedRegionView final {
   SharedRegionView& operator=(const SharedRegionView&) = delete;
 
   const std::byte* address() const { return address_; }
-  // The region is at `base` in its owner and has at least this size.
-  bool Covers(uint64_t base, size_t bytes) const {
-    return base == base_ && bytes <= bytes_;
+  // The region is at `base` in its owner and has this size.
+  bool Is(uint64_t base, size_t bytes) const {
+    return base == base_ && bytes == bytes_;
   }
 
  private:

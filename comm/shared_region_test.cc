@@ -73,9 +73,10 @@ TEST(SharedRegionTest, AViewHasTheBytesThatTheOwnerWritesAndOutlivesIt) {
   (*region)->data()[9'999] = std::byte{7};
   EXPECT_EQ((*view)->address()[9'999], std::byte{7});
   const auto base = reinterpret_cast<uint64_t>((*region)->data());
-  EXPECT_TRUE((*view)->Covers(base, 10'000));
-  EXPECT_FALSE((*view)->Covers(base, 10'001));
-  EXPECT_FALSE((*view)->Covers(base + 1, 9'999));
+  EXPECT_TRUE((*view)->Is(base, 10'000));
+  EXPECT_FALSE((*view)->Is(base, 10'001));
+  EXPECT_FALSE((*view)->Is(base, 9'999));
+  EXPECT_FALSE((*view)->Is(base + 1, 10'000));
   region->reset();
   EXPECT_EQ((*view)->address()[9'999], std::byte{7});
 }

@@ -84,7 +84,7 @@ const std::byte* UcxTransport::MapRemote(PeerId peer,
     Map(peer, region, &memory);
   }
   if (memory.mapping == nullptr ||
-      !memory.mapping->Covers(region.base_address, region.bytes)) {
+      !memory.mapping->Is(region.base_address, region.bytes)) {
     return nullptr;
   }
   return memory.mapping->address();

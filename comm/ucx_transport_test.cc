@@ -186,6 +186,8 @@ TEST_F(UcxTransportTest, DamagedAddressesAndKeysAreRefused) {
   EXPECT_EQ(mapped[100], std::byte{42});
   EXPECT_EQ(map(key, base + 64, 1 << 20, a_->host_id()), nullptr);
   EXPECT_EQ(map(key, base, (1 << 20) + 1, a_->host_id()), nullptr);
+  // Where its blocks begin follows from its size.
+  EXPECT_EQ(map(key, base, (1 << 20) - 1, a_->host_id()), nullptr);
 }
 
 TEST_F(UcxTransportTest, TheModeSaysInWhichWaysBlocksMove) {

@@ -98,6 +98,9 @@ class ManifestsTest(unittest.TestCase):
             self.assertTrue(printed["metrics_listen"].endswith(":" + ports["metrics"]))
             self.assertEqual(container["livenessProbe"]["httpGet"], {"path": "/healthz", "port": "metrics"})
             self.assertEqual(container["readinessProbe"]["httpGet"], {"path": "/readyz", "port": "metrics"})
+            # A router has started when it lives: it is ready once workers are, which may load for long.
+            started = "/healthz" if container["command"][0] == "baton-router" else "/readyz"
+            self.assertEqual(container["startupProbe"]["httpGet"], {"path": started, "port": "metrics"})
             self.assertEqual(pod["metadata"]["annotations"],
                              {"prometheus.io/scrape": "true", "prometheus.io/port": ports["metrics"]})
 

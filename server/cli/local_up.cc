@@ -74,6 +74,7 @@ class LocalCluster {
   bool interrupted() const { return interrupted_; }
 
  private:
+  absl::Status CheckReadyFile() const;
   absl::Status Prepare();
   absl::Status StartWorkers(const std::string& program);
   struct Pool {
@@ -98,7 +99,7 @@ class LocalCluster {
   // False once a child has ended by itself; says which, and why.
   bool AllRun();
   void AnnounceReady() const;
-  absl::Status WriteReadyFile() const;
+  absl::Status WriteReadyFile();
 
   const LocalUpOptions& options_;
   const Console& console_;
@@ -110,6 +111,7 @@ class LocalCluster {
   std::vector<std::unique_ptr<ChildProcess>> children_;
   std::vector<size_t> servers_;  // Of each worker and the router, first child.
   bool interrupted_ = false;
+  bool is_ready_ = false;  // And a file says so.
   std::optional<int> failed_exit_code_;
 };
 
@@ -119,7 +121,21 @@ LocalCluster::~LocalCluster() {
   if (options_.log_dir.empty() && !log_dir_.empty()) {
     fs::remove_all(log_dir_, ignored);
   }
-  if (!options_.ready_file.empty()) fs::remove(options_.ready_file, ignored);
+  if (is_ready_) fs::remove(options_.ready_file, ignored);
+}
+
+// Before anything starts; it is written when all has.
+absl::Status LocalCluster::CheckReadyFile() const {
+  if (options_.ready_file.empty()) return absl::OkStatus();
+  const fs::path path = fs::absolute(options_.ready_file);
+  if (fs::is_directory(path)) {
+    return FieldError("ready_file", path.string() + " is a folder");
+  }
+  if (!fs::is_directory(path.parent_path())) {
+    return FieldError("ready_file",
+                      "there is no folder " + path.parent_path().string());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LocalCluster::Prepare() {
@@ -130,6 +146,7 @@ absl::Status LocalCluster::Prepare() {
   }
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+  RETURN_IF_ERROR(CheckReadyFile());
   std::error_code error;
   if (options_.log_dir.empty()) {
     std::string name = (fs::temp_directory_path() / "baton-XXXXXX").string();
@@ -332,7 +349,7 @@ void LocalCluster::AnnounceReady() const {
   console_.out << "Ctrl-C ends all" << std::endl;
 }
 
-absl::Status LocalCluster::WriteReadyFile() const {
+absl::Status LocalCluster::WriteReadyFile() {
   nlohmann::json json;
   json["router"] = children_.back()->endpoints()->grpc;
   json["workers"] = AllWorkers();
@@ -349,7 +366,12 @@ absl::Status LocalCluster::WriteReadyFile() const {
   std::ofstream(partial) << json.dump() << "\n";
   std::error_code error;
   fs::rename(partial, options_.ready_file, error);
-  return error ? FieldError("ready_file", error.message()) : absl::OkStatus();
+  is_ready_ = !error;
+  if (is_ready_) return absl::OkStatus();
+  std::error_code ignored;
+  fs::remove(partial, ignored);
+  return FieldError("ready_file", "cannot write " + options_.ready_file + ": " +
+                                      error.message());
 }
 
 int LocalCluster::RunUntilTheEnd() {
@@ -378,7 +400,9 @@ void LocalCluster::AwaitEnd(ChildProcess& child, absl::Time deadline) {
     AwaitEvent(deadline - clock_.Now());
   }
   if (child.running()) {
-    console_.err << child.name() << " did not end by itself: killed\n";
+    console_.err << child.name() << " did not end by itself"
+                 << (interrupted_ ? " before a second signal" : "")
+                 << ": killed\n";
   }
 }
 

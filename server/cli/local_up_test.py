@@ -191,6 +191,17 @@ class LocalUpTest(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("batond is not in nowhere", err)
 
+    def test_a_ready_file_that_cannot_be_written_is_said_before_anything_starts(self):
+        missing = "there is no folder %s/none" % os.getcwd()
+        for path, complaint in (("bin", "/bin is a folder"), ("none/ready", missing)):
+            done = subprocess.run([BATON, "local", "up", "--model=model", "--bin_dir=bin", "--ready_file=" + path],
+                                  capture_output=True, text=True, timeout=DEADLINE, check=False)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn("ready_file: ", done.stderr)
+            self.assertIn(complaint, done.stderr)
+        self.assertFalse(os.path.exists("events"))
+        self.assertTrue(os.path.isdir("bin"))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -21,8 +21,8 @@ std::string WhatToCorrect(const absl::Status& status) {
 std::string AdviceWhenUnavailable(const std::optional<std::string>& reason,
                                   const std::string& endpoint) {
   if (!reason.has_value()) {
-    return "is a router listening at " + endpoint +
-           ", and are its workers up? `baton local up` starts all of them";
+    return "is a server listening at " + endpoint +
+           "? `baton local up` starts a router and its workers";
   }
   if (*reason == "NO_WORKER") {
     return "the router at " + endpoint +

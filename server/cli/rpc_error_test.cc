@@ -52,12 +52,12 @@ TEST(RpcErrorTest, ARouterThatAnswersIsListening) {
                            "host:1");
   };
   EXPECT_THAT(ExplainRpcError({grpc::StatusCode::UNAVAILABLE, "no"}, "host:1"),
-              HasSubstr("is a router listening at host:1"));
+              HasSubstr("is a server listening at host:1"));
   EXPECT_THAT(explain("NO_WORKER"), HasSubstr("none of its workers can serve"));
   EXPECT_THAT(explain("DRAINING"), HasSubstr("is going down"));
   EXPECT_THAT(explain("WORKER_LOST"), HasSubstr("try again later"));
   for (const char* reason : {"NO_WORKER", "DRAINING", "WORKER_LOST"}) {
-    EXPECT_THAT(explain(reason), Not(HasSubstr("is a router listening")));
+    EXPECT_THAT(explain(reason), Not(HasSubstr("is a server listening")));
   }
 }
 

@@ -219,7 +219,9 @@ absl::Status Daemon::Serve(const std::vector<ServedService>& services) {
   if (server_ == nullptr || grpc_port_ == 0) {
     SetState(DaemonState::kStopped);
     StopMetrics();  // What before_scrape looks at may go before the daemon.
-    return FieldError("listen", "cannot listen on " + options_.listen);
+    return FieldError("listen", "cannot listen on " + options_.listen +
+                                    ": no address of this host, or taken by "
+                                    "another process; port 0 takes a free one");
   }
   SetState(DaemonState::kServing);
   const std::string grpc_address = WithPort(options_.listen, grpc_port_);

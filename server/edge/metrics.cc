@@ -122,7 +122,10 @@ class MetricsServer::Http {
     mg_callbacks callbacks = {};
     context_ = mg_start(&callbacks, this, const_cast<const char**>(settings));
     if (context_ == nullptr) {
-      return absl::UnavailableError("cannot listen on " + options_.address);
+      return absl::UnavailableError(
+          "cannot listen on " + options_.address +
+          ": no address of this host, or taken by another process; port 0 "
+          "takes a free one");
     }
     mg_set_request_handler(context_, "/metrics$", &Metrics, this);
     mg_set_request_handler(context_, "/healthz$", &Healthz, this);

@@ -71,7 +71,8 @@ class Transport {
   // INVALID_ARGUMENT: not an address. RESOURCE_EXHAUSTED: too many peers.
   virtual absl::StatusOr<PeerId> Connect(std::string_view address) = 0;
   // The peer's region in this process's address space, to read only; null where
-  // that is not possible, or the peer's is not of these bytes. Valid until Poll() reports the peer as failed.
+  // that is not possible, or the peer's is not of these bytes. Valid until
+  // Poll() reports the peer as failed.
   virtual const std::byte* MapRemote(PeerId peer,
                                      const RemoteRegion& region) = 0;
 

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "engine/cache_spec.h"
 #include "proto/baton/v1/kv_handle.pb.h"
+#include "server/edge/request_size.h"
 
 namespace baton {
 namespace {
@@ -49,13 +50,13 @@ absl::StatusOr<SamplingParams> ToSamplingParams(const v1::WorkerSampling& in) {
 
 absl::Status SetSamples(const v1::WorkerRequest& request, RequestMode mode,
                         GenerationRequest* out) {
-  if (request.sample_index() > kMaxSampleIndex) {
+  if (request.sample_index() >= kMaxSamples) {
     return FieldError("request.sample_index",
-                      absl::StrCat("must be 0 .. ", kMaxSampleIndex));
+                      absl::StrCat("must be 0 .. ", kMaxSamples - 1));
   }
   out->sample_index = request.sample_index();
   if (!request.has_num_samples()) return absl::OkStatus();
-  const uint32_t most = kMaxSampleIndex + 1 - request.sample_index();
+  const uint32_t most = kMaxSamples - request.sample_index();
   if (request.num_samples() == 0 || request.num_samples() > most) {
     return FieldError("request.num_samples",
                       absl::StrCat("must be 1 .. ", most, " from sample ",

@@ -19,7 +19,6 @@ namespace baton {
 
 inline constexpr uint32_t kKvHandleVersion = 2;
 inline constexpr size_t kMaxKvHandleBytes = 4 << 20;
-inline constexpr uint32_t kMaxSampleIndex = 127;
 
 // INVALID_ARGUMENT naming the field; a request that is returned passes
 // ValidateRequest. The deadline is left to the caller.

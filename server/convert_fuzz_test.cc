@@ -11,6 +11,7 @@
 #include "proto/baton/v1/kv_handle.pb.h"
 #include "server/convert.h"
 #include "server/convert_for_test.h"
+#include "server/edge/request_size.h"
 
 namespace baton {
 namespace {
@@ -134,7 +135,7 @@ void CheckHandleLetIn(const KvHandle& h) {
 
 // What every request that is let in must have, stated anew.
 void CheckLetIn(const GenerationRequest& r) {
-  ASSERT_LE(r.sample_index, kMaxSampleIndex);
+  ASSERT_LT(r.sample_index, kMaxSamples);
   ASSERT_GE(r.num_samples, 1u);
   ASSERT_LE(r.num_samples, 128 - r.sample_index);
   ASSERT_GE(r.token_ids.size(), 1u);

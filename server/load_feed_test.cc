@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
 #include "server/edge/grpc_status.h"
+#include "server/edge/served_for_test.h"
 #include "tests/fakes/simulated_clock.h"
 
 namespace baton {
@@ -57,20 +58,13 @@ class LoadFeedTest : public ::testing::Test {
   };
 
   LoadFeedTest() {
-    int port = 0;
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
-                             &port);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    stub_ = v1::WorkerService::NewStub(
-        grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
-                            grpc::InsecureChannelCredentials()));
+    stub_ = v1::WorkerService::NewStub(grpc::CreateChannel(
+        served_.endpoint, grpc::InsecureChannelCredentials()));
   }
   // Its streams have ended by then.
   ~LoadFeedTest() override {
-    server_->Shutdown();
-    server_->Wait();
+    served_.server->Shutdown();
+    served_.server->Wait();
   }
 
   std::unique_ptr<Reader> Watch(std::optional<double> min_interval = {}) {
@@ -111,7 +105,7 @@ class LoadFeedTest : public ::testing::Test {
   StreamBudget streams_{{}};
   LoadFeed feed_{&clock_, &gate_, &streams_, [this] { return Look(); }};
   FeedService service_{&feed_};
-  std::unique_ptr<grpc::Server> server_;
+  ServedForTest served_{&service_};
   std::unique_ptr<v1::WorkerService::Stub> stub_;
 };
 

@@ -33,7 +33,7 @@ pid_t StartProcess() {
 
 TEST_F(BenchTest, BenchMeasuresEachLevel) {
   BenchOptions options;
-  options.router = endpoint_;
+  options.router = served_.endpoint;
   options.clients = {"1", "3"};
   options.requests = 7;
   options.prompt_tokens = 4;
@@ -72,7 +72,7 @@ TEST_F(BenchTest, AProcessThatEndsDuringTheBenchLosesNoReport) {
     waitpid(child, nullptr, 0);
   });
   BenchOptions options;
-  options.router = endpoint_;
+  options.router = served_.endpoint;
   options.clients = {"1", "2"};
   options.requests = 2;
   options.pids = {std::to_string(getpid()), std::to_string(child)};
@@ -94,7 +94,7 @@ TEST_F(BenchTest, AProcessThatEndsDuringTheBenchLosesNoReport) {
 
 TEST_F(BenchTest, BenchCountsTheTokensOfAllSamples) {
   BenchOptions options;
-  options.router = endpoint_;
+  options.router = served_.endpoint;
   options.clients = {"2"};
   options.requests = 3;
   options.max_tokens = 5;
@@ -151,7 +151,7 @@ TEST_F(BenchTest, BenchFindsOutAtTheStartWhatItCannotWrite) {
 
 TEST_F(BenchTest, AnOpenLoopSendsAtItsRateAndDrawsTheSweep) {
   BenchOptions options;
-  options.router = endpoint_;
+  options.router = served_.endpoint;
   options.rate = {"500", "1000"};
   options.requests = 10;
   options.prompt_tokens = 4;
@@ -175,7 +175,7 @@ TEST_F(BenchTest, AnOpenLoopSendsAtItsRateAndDrawsTheSweep) {
 
 TEST_F(BenchTest, ATraceGivesTimesAndLengths) {
   BenchOptions options;
-  options.router = endpoint_;
+  options.router = served_.endpoint;
   options.trace = ::testing::TempDir() + "trace.csv";
   std::ofstream(options.trace) << "TIMESTAMP,ContextTokens,GeneratedTokens\n"
                                   "2023-11-16 18:17:03.97,7,3\n"
@@ -193,9 +193,9 @@ TEST_F(BenchTest, ATraceGivesTimesAndLengths) {
 }
 
 TEST_F(BenchTest, BenchWithoutARouterFails) {
-  server_->Shutdown();
+  served_.server->Shutdown();
   BenchOptions options;
-  options.router = endpoint_;
+  options.router = served_.endpoint;
   EXPECT_EQ(RunBench(options, console()), kExitFailed);
   EXPECT_THAT(err_.str(), HasSubstr("baton bench: UNAVAILABLE"));
   options.clients = {"0"};

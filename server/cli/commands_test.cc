@@ -22,7 +22,7 @@ using CommandsTest = FakeRouterTest;
 
 TEST_F(CommandsTest, GenerateStreamsTheTextAndSumsUp) {
   GenerateOptions options;
-  options.request.router = endpoint_;
+  options.request.router = served_.endpoint;
   options.prompt = "Once";
   EXPECT_EQ(RunGenerate(options, console()), kExitOk);
   EXPECT_EQ(out_.str(), "abc\n");
@@ -34,7 +34,7 @@ TEST_F(CommandsTest, GenerateStreamsTheTextAndSumsUp) {
 
 TEST_F(CommandsTest, GeneratePrintsAlternativesAndThePromptAsJson) {
   GenerateOptions options;
-  options.request.router = endpoint_;
+  options.request.router = served_.endpoint;
   options.request.top_logprobs = 1;
   options.request.prompt_logprobs_from = 0;
   options.prompt = "Once";
@@ -53,7 +53,7 @@ TEST_F(CommandsTest, GeneratePrintsAlternativesAndThePromptAsJson) {
 TEST_F(CommandsTest, GenerateReadsThePromptFromTheInput) {
   in_.str("From a pipe\nof two lines");
   GenerateOptions options;
-  options.request.router = endpoint_;
+  options.request.router = served_.endpoint;
   EXPECT_EQ(RunGenerate(options, console()), kExitOk);
   EXPECT_EQ(router_.requests().at(0).prompt().text().text(),
             "From a pipe\nof two lines");
@@ -61,7 +61,7 @@ TEST_F(CommandsTest, GenerateReadsThePromptFromTheInput) {
 
 TEST_F(CommandsTest, GenerateTakesIdsAndAnswersInJson) {
   GenerateOptions options;
-  options.request.router = endpoint_;
+  options.request.router = served_.endpoint;
   options.request.max_tokens = 2;
   options.token_ids = "0,17";
   options.json = true;
@@ -81,7 +81,7 @@ TEST_F(CommandsTest, GenerateTakesIdsAndAnswersInJson) {
 
 TEST_F(CommandsTest, GeneratePrintsEachSampleWhenItIsWhole) {
   GenerateOptions options;
-  options.request.router = endpoint_;
+  options.request.router = served_.endpoint;
   options.request.n = 3;
   options.prompt = "Once";
   EXPECT_EQ(RunGenerate(options, console()), kExitOk);
@@ -95,7 +95,7 @@ TEST_F(CommandsTest, GeneratePrintsEachSampleWhenItIsWhole) {
 
 TEST_F(CommandsTest, GeneratePrintsALineOfJsonForEachSample) {
   GenerateOptions options;
-  options.request.router = endpoint_;
+  options.request.router = served_.endpoint;
   options.request.n = 2;
   options.request.prompt_logprobs_from = 1;
   options.prompt = "Once";
@@ -117,7 +117,7 @@ TEST_F(CommandsTest, GeneratePrintsALineOfJsonForEachSample) {
 TEST_F(CommandsTest, SamplesThatWereNotAskedOrDidNotEndAreAnError) {
   for (const char* prompt : {"strange", "no end"}) {
     GenerateOptions options;
-    options.request.router = endpoint_;
+    options.request.router = served_.endpoint;
     options.request.n = 2;
     options.prompt = prompt;
     EXPECT_EQ(RunGenerate(options, console()), kExitFailed) << prompt;
@@ -152,7 +152,7 @@ TEST_F(CommandsTest, LogProbabilitiesThatNothingWouldPrintAreRefused) {
 
 TEST_F(CommandsTest, AFailedRequestExitsOneAndSaysWhatToDo) {
   GenerateOptions options;
-  options.request.router = endpoint_;
+  options.request.router = served_.endpoint;
   options.prompt = "fail";
   EXPECT_EQ(RunGenerate(options, console()), kExitFailed);
   EXPECT_THAT(err_.str(), HasSubstr("RESOURCE_EXHAUSTED: the queue is full; "
@@ -160,12 +160,12 @@ TEST_F(CommandsTest, AFailedRequestExitsOneAndSaysWhatToDo) {
 }
 
 TEST_F(CommandsTest, NoRouterExitsOneAndNamesTheEndpoint) {
-  server_->Shutdown();
+  served_.server->Shutdown();
   GenerateOptions options;
-  options.request.router = endpoint_;
+  options.request.router = served_.endpoint;
   options.prompt = "Once";
   EXPECT_EQ(RunGenerate(options, console()), kExitFailed);
-  EXPECT_THAT(err_.str(), HasSubstr(endpoint_));
+  EXPECT_THAT(err_.str(), HasSubstr(served_.endpoint));
 }
 
 TEST_F(CommandsTest, BadTokenIdsAreUsage) {
@@ -179,7 +179,7 @@ TEST_F(CommandsTest, BadTokenIdsAreUsage) {
 TEST_F(CommandsTest, ChatKeepsTheConversation) {
   in_.str("Hello\n\nAnd then?\n");
   ChatOptions options;
-  options.request.router = endpoint_;
+  options.request.router = served_.endpoint;
   options.system = "Be brief.";
   EXPECT_EQ(RunChat(options, console()), kExitOk);
   const auto requests = router_.requests();
@@ -194,13 +194,13 @@ TEST_F(CommandsTest, ChatKeepsTheConversation) {
 
 TEST_F(CommandsTest, HealthTellsServingFromGone) {
   HealthOptions options;
-  options.endpoints = endpoint_;
+  options.endpoints = served_.endpoint;
   EXPECT_EQ(RunHealth(options, console()), kExitOk);
-  EXPECT_EQ(out_.str(), endpoint_ + " SERVING\n");
-  SetReadiness(server_.get(), false);
+  EXPECT_EQ(out_.str(), served_.endpoint + " SERVING\n");
+  SetReadiness(served_.server.get(), false);
   EXPECT_EQ(RunHealth(options, console()), kExitFailed);
   EXPECT_THAT(out_.str(), HasSubstr("NOT_SERVING"));
-  server_->Shutdown();
+  served_.server->Shutdown();
   EXPECT_EQ(RunHealth(options, console()), kExitFailed);
   options.endpoints = ",";
   EXPECT_EQ(RunHealth(options, console()), kExitUsage);

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "proto/baton/v1/inference.grpc.pb.h"
 #include "server/cli/console.h"
 #include "server/edge/health.h"
+#include "server/edge/served_for_test.h"
 
 namespace baton {
 
@@ -125,21 +125,10 @@ class FakeRouterTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { EnableHealthAndReflection(); }
 
-  FakeRouterTest() {
-    int port = 0;
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
-                             &port);
-    builder.RegisterService(&router_);
-    server_ = builder.BuildAndStart();
-    endpoint_ = "127.0.0.1:" + std::to_string(port);
-  }
-
   Console console() { return {in_, out_, err_}; }
 
   FakeRouter router_;
-  std::unique_ptr<grpc::Server> server_;
-  std::string endpoint_;
+  ServedForTest served_{&router_};
   std::istringstream in_;
   std::ostringstream out_;
   std::ostringstream err_;

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
 #include "server/edge/health.h"
+#include "server/edge/served_for_test.h"
 
 namespace baton {
 namespace {
@@ -49,13 +50,7 @@ class TopTest : public ::testing::Test {
   static void SetUpTestSuite() { EnableHealthAndReflection(); }
 
   TopTest() {
-    int port = 0;
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
-                             &port);
-    builder.RegisterService(&worker_);
-    server_ = builder.BuildAndStart();
-    options_.workers = {"127.0.0.1:" + std::to_string(port)};
+    options_.workers = {served_.endpoint};
     options_.interval = absl::Milliseconds(1);
     options_.timeout = absl::Seconds(60);
   }
@@ -69,7 +64,7 @@ class TopTest : public ::testing::Test {
   }
 
   FakeWorker worker_;
-  std::unique_ptr<grpc::Server> server_;
+  ServedForTest served_{&worker_};
   TopOptions options_;
   std::ostringstream out_;
 };
@@ -112,7 +107,7 @@ TEST_F(TopTest, OnATerminalTheyAreDrawnOverEachOther) {
 
 TEST_F(TopTest, AWorkerThatIsGoneIsALineAndNoEnd) {
   const std::string here = options_.workers[0];
-  server_->Shutdown();
+  served_.server->Shutdown();
   options_.count = 2;
   const auto lines = Run();
   ASSERT_THAT(lines, SizeIs(8));
@@ -131,12 +126,8 @@ TEST_F(TopTest, OnceFailsWhereAWorkerDoesNotAnswer) {
 }
 
 TEST_F(TopTest, AServerThatIsNoWorkerIsALineThatSaysSo) {
-  grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
-                           &port);
-  const auto other = builder.BuildAndStart();
-  options_.workers.push_back("127.0.0.1:" + std::to_string(port));
+  const ServedForTest other(nullptr);
+  options_.workers.push_back(other.endpoint);
   options_.count = 1;
   const auto lines = Run();
   EXPECT_THAT(lines[1], HasSubstr("serving"));
@@ -144,7 +135,7 @@ TEST_F(TopTest, AServerThatIsNoWorkerIsALineThatSaysSo) {
 }
 
 TEST_F(TopTest, AWorkerThatDoesNotServeStillTellsItsLoad) {
-  SetReadiness(server_.get(), false);
+  SetReadiness(served_.server.get(), false);
   options_.count = 1;
   EXPECT_THAT(Run()[1], ContainsRegex("decode +not-serving +0 "));
 }

@@ -18,6 +18,7 @@
 #include "proto/baton/v1/inference.grpc.pb.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
 #include "server/edge/grpc_status.h"
+#include "server/edge/served_for_test.h"
 
 namespace baton {
 namespace {
@@ -81,7 +82,7 @@ TEST(AccessTableTest, ListsEveryRpcOfEveryServedService) {
 class AdminServiceTest : public ::testing::Test {
  protected:
   ~AdminServiceTest() override {
-    if (server_ != nullptr) server_->Shutdown();
+    if (served_ != nullptr) served_->server->Shutdown();
   }
 
   // Everybody calls from `peer`.
@@ -96,13 +97,8 @@ class AdminServiceTest : public ::testing::Test {
             },
         .peer_of =
             [peer](const grpc::CallbackServerContext&) { return peer; }});
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
-                             &port);
-    builder.RegisterService(service_.get());
-    server_ = builder.BuildAndStart();
-    channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
+    served_ = std::make_unique<ServedForTest>(service_.get());
+    channel_ = grpc::CreateChannel(served_->endpoint,
                                    grpc::InsecureChannelCredentials());
   }
 
@@ -145,7 +141,7 @@ class AdminServiceTest : public ::testing::Test {
 
   std::vector<std::optional<absl::Duration>> graces_;
   std::unique_ptr<AdminService> service_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ServedForTest> served_;
   std::shared_ptr<grpc::Channel> channel_;
 };
 
@@ -174,7 +170,7 @@ TEST_F(AdminServiceTest, WhatIsForOperatorsIsRefusedToEverybodyElse) {
     }
     EXPECT_EQ(graces_.size(), c.code == OK ? 1u : 0u);
     graces_.clear();
-    server_->Shutdown();
+    served_->server->Shutdown();
   }
 }
 

@@ -20,8 +20,6 @@ constexpr absl::Duration kRetryDelay = absl::Seconds(2);
 constexpr absl::Duration kAdmitLook = absl::Milliseconds(50);
 constexpr absl::Duration kShedInterval = absl::Seconds(1);
 constexpr absl::Duration kIdleTime = absl::Seconds(10);
-// More are refused for their number, later.
-constexpr uint64_t kMaxSamples = 128;
 
 const char* Name(MemoryPressure pressure) {
   switch (pressure) {

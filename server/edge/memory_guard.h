@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "server/edge/memory_use.h"
 #include "server/edge/request_gate.h"
+#include "server/edge/request_size.h"
 
 namespace baton {
 

@@ -10,17 +10,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "server/edge/request_size.h"
 
 namespace baton {
 
 // What a request hears that a draining process does not take, or cuts.
 absl::Status DrainingError();
-
-// As it came, not checked yet.
-struct RequestSize {
-  uint64_t message_bytes = 0;
-  uint32_t num_samples = 1;
-};
 
 // Thread-safe.
 class RequestGate {

@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "proto/baton/v1/health.grpc.pb.h"
+#include "server/edge/served_for_test.h"
 
 namespace baton {
 namespace {
@@ -73,18 +74,11 @@ class StreamReactorTest : public ::testing::Test,
                           public Health::CallbackService {
  protected:
   void SetUp() override {
-    int port = 0;
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
-                             &port);
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
     // What it takes without being read stays the same.
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     stub_ = Health::NewStub(grpc::CreateCustomChannel(
-        "127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials(),
-        arguments));
+        served_.endpoint, grpc::InsecureChannelCredentials(), arguments));
   }
   void TearDown() override {
     over_.WaitForNotification();
@@ -104,7 +98,7 @@ class StreamReactorTest : public ::testing::Test,
   absl::Notification gone_;
   absl::Notification over_;
   std::thread producer_;
-  std::unique_ptr<grpc::Server> server_;
+  ServedForTest served_{this};
   std::unique_ptr<Health::Stub> stub_;
 };
 

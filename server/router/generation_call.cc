@@ -255,9 +255,7 @@ bool GenerationCall::FindRoute(uint32_t attempt,
   }
   needs.prefix = prefix_keys_;
   absl::StatusOr<Route> route = router_.pool().FindRoute(needs);
-  // Who was refused, and knows nobody else, tries nothing again.
-  const bool is_retry =
-      !retry_reason.empty() && (route.ok() || needs.exclude.empty());
+  const bool is_retry = needs.IsRetry(retry_reason, route.ok());
   if (!route.ok()) {
     if (is_retry && !TakeRetry(attempt, retry_reason)) return false;
     Handle([&route, attempt](Generation& generation, absl::Time now) {

@@ -9,6 +9,7 @@
 #include "base/field_error.h"
 #include "base/status_macros.h"
 #include "proto/baton/v1/inference.pb.h"
+#include "server/edge/request_size.h"
 
 namespace baton {
 namespace {

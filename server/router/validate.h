@@ -38,7 +38,6 @@ inline constexpr float kMaxRepetitionPenalty = 100;
 inline constexpr float kMaxPenalty = 2;  // Of either sign, as kMaxLogitBias.
 inline constexpr float kMaxLogitBias = 100;
 inline constexpr int kMaxLogitBiases = 1024;
-inline constexpr uint32_t kMaxSamples = 128;
 // Of all samples together: what a request may make the router keep.
 inline constexpr uint64_t kMaxGeneratedTokens = uint64_t{1} << 22;
 inline constexpr uint32_t kMaxTopLogprobs = 20;

@@ -105,6 +105,12 @@ struct RouteNeeds {
   uint32_t context_tokens = 0;            // At least such a context.
   // Whoever has computed this is better; empty: all the same. Borrowed.
   std::span<const PrefixKey> prefix = {};
+
+  // Whether an attempt with these, for `reason` (empty: the first), tries
+  // something again: who was refused, and knows nobody else, does not.
+  bool IsRetry(std::string_view reason, bool found_route) const {
+    return !reason.empty() && (found_route || exclude.empty());
+  }
 };
 
 }  // namespace baton

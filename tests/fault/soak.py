@@ -13,7 +13,7 @@ import unittest
 
 sys.path.insert(0, "tests/integration")
 
-from cluster import DEADLINE, await_condition, golden, greedy, ids_prompt, pb, pb_grpc  # noqa: E402
+from cluster import DEADLINE, await_condition, await_trims, golden, greedy, ids_prompt, pb, pb_grpc, trims  # noqa: E402
 from failover_test import Pools  # noqa: E402
 
 import grpc  # noqa: E402
@@ -161,7 +161,7 @@ class Soak(unittest.TestCase):
             for _ in range(ROUNDS_A_LOOK):
                 self.run_calm_part()
                 self.run_disturbed_part()
-            self.await_trims()
+            await_trims(self.pages(), self.trims_at_end)
             for name, server in self.lasting.items():
                 memory[name].append((time.monotonic() - start, self.num_requests, rss_bytes(server)))
         print("%d requests in %.0f s: %s; peers %s" %
@@ -172,13 +172,8 @@ class Soak(unittest.TestCase):
         for name, points in memory.items():
             self.judge_memory(name, points[len(points) // 4:])
 
-    def trims(self):
-        return [server.metric("baton_memory_trims_total") for server in self.lasting.values()]
-
-    def await_trims(self):
-        """What an allocator keeps is no leak: idle processes give it back, since the last request once."""
-        await_condition(lambda: all(now > then for now, then in zip(self.trims(), self.trims_at_end)),
-                        "idle processes' trims")
+    def pages(self):
+        return [server.url for server in self.lasting.values()]
 
     def judge_memory(self, name, points):
         growth = points[-1][2] - points[0][2]
@@ -234,7 +229,7 @@ class Soak(unittest.TestCase):
 
     def finish(self, clients):
         clients.end()
-        self.trims_at_end = self.trims()
+        self.trims_at_end = trims(self.pages())
         self.assertEqual(clients.wrong, [])
         self.assertEqual(clients.errors, set())
         await_condition(self.all_is_zero, "every gauge at 0")

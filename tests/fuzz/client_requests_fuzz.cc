@@ -5,6 +5,7 @@
 
 #include "base/logging.h"
 #include "proto/baton/v1/inference.pb.h"
+#include "server/edge/request_size.h"
 #include "server/router/validate.h"
 #include "server/router/validate_for_test.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -11,8 +11,8 @@ import unittest
 
 import grpc
 
-from cluster import (DEADLINE, Cluster, await_condition, buckets, golden, greedy, ids_prompt, pb_grpc, percentile,
-                     resident)
+from cluster import (DEADLINE, Cluster, await_condition, await_trims, buckets, golden, greedy, ids_prompt, pb_grpc,
+                     percentile, resident, trims)
 
 NUM_CANCELS = int(os.environ.get("NUM_CANCELS", "10000"))
 NUM_WARM = 1000
@@ -138,11 +138,10 @@ class CancelTest(unittest.TestCase):
 
     def memory_behind_all(self):
         """Of each process, once it has given back what it keeps: ten seconds behind its last request."""
-        names = [process["name"] for process in self.cluster.processes]
-        trims = {name: self.cluster.metric(name, "baton_memory_trims_total") for name in names}
+        pages = [self.cluster.url(process["name"]) for process in self.cluster.processes]
+        before = trims(pages)
         self.await_nothing_left()
-        await_condition(lambda: all(self.cluster.metric(name, "baton_memory_trims_total") > trims[name]
-                                    for name in names), "idle processes' trims")
+        await_trims(pages, before)
         return {process["name"]: own_memory(process["pid"]) for process in self.cluster.processes}
 
     def aborted(self):

@@ -58,6 +58,16 @@ def percentile(histogram, share):
     return next(bound for bound, count in histogram if count >= share * histogram[-1][1])
 
 
+def trims(urls):
+    """How often the process of each metrics page has given back the memory that it kept."""
+    return [metric(url, "baton_memory_trims_total") for url in urls]
+
+
+def await_trims(urls, before):
+    """What an allocator keeps is no leak: a process gives it back once, ten seconds after its last request."""
+    await_condition(lambda: all(now > then for now, then in zip(trims(urls), before)), "idle processes' trims")
+
+
 def resident(pid, what="VmRSS"):
     """KiB of memory that the process has; VmHWM: had at most."""
     with open("/proc/%d/status" % pid, encoding="utf-8") as status:

@@ -63,8 +63,12 @@ class Server:
         ranks = [[int(rank) for rank in part.split("..")] for part in found[1].split()] if found else []
         return {rank for part in ranks for rank in range(part[0], part[-1] + 1)}
 
+    @property
+    def url(self):
+        return "http://%s/metrics" % self.http
+
     def metric(self, name, label=""):
-        return metric("http://%s/metrics" % self.http, name, label)
+        return metric(self.url, name, label)
 
     def kill(self, number=signal.SIGKILL):
         self.process.send_signal(number)

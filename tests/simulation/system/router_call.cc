@@ -186,10 +186,7 @@ bool RouterCall::FindRoute(uint32_t attempt, std::string_view retry_reason) {
   RouteNeeds needs = generation_.NeedsOf(attempt);
   needs.prefix = prefix_keys_;
   absl::StatusOr<Route> route = router_.pool().FindRoute(needs);
-  // As in GenerationCall: who was refused, and knows nobody else, tries nothing
-  // again.
-  const bool is_retry =
-      !retry_reason.empty() && (route.ok() || needs.exclude.empty());
+  const bool is_retry = needs.IsRetry(retry_reason, route.ok());
   if (!route.ok()) {
     if (is_retry && !TakeRetry(attempt, retry_reason)) return false;
     Handle([&route, attempt](Generation& g, absl::Time now) {

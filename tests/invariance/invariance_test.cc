@@ -17,8 +17,8 @@ constexpr char kModel[] = "models/tiny-deepseek-v3";
 constexpr uint32_t kVocabSize = 4096;
 
 constexpr int kNumRequests = 32;
-// In the many configurations of EveryPairOfSettings.
-constexpr int kFewRequests = 12;
+// In the many configurations of EveryPairOfSettings: a prompt of each length.
+constexpr int kFewRequests = 8;
 
 std::vector<GenerationRequest> Requests(int count) {
   return MixedRequests(count, kVocabSize);

@@ -17,14 +17,15 @@ size_t NumChoices(const ExpertGroupShape& shape) {
   return static_cast<size_t>(shape.experts.max_tokens) * shape.experts.top_k;
 }
 
-// Hands out the parts of one board, in their order.
+// Hands out the parts of one board, in their order; without memory it counts.
 class Parts {
  public:
   explicit Parts(std::byte* memory) : memory_(memory) {}
 
   template <typename T>
   std::span<T> Take(size_t count) {
-    T* const first = reinterpret_cast<T*>(memory_ + used_);
+    T* const first =
+        memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + used_);
     used_ += RoundUp(count * sizeof(T));
     return {first, count};
   }

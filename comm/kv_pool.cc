@@ -3,15 +3,7 @@
 #include <cstring>
 
 #include "base/logging.h"
-
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define BATON_TSAN 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define BATON_TSAN 1
-#endif
+#include "base/sanitizers.h"
 
 namespace baton {
 namespace {

@@ -71,7 +71,10 @@ TEST(KvTransferPortTest, RanksOfOneProcessHaveIdsOfTheirOwn) {
   from.Port(2).PublishReadable(ExportId(5), 1);
   from.Port(2).PublishTail(ExportId(5), "tail");
   to.Port(1).StartImport(ImportId(5), std::move(handle), 0, {BlockId(0)});
-  while (from.Poll() | to.Poll()) {
+  bool moves = true;
+  while (moves) {
+    moves = from.Poll();
+    moves |= to.Poll();
   }
   ASSERT_TRUE(to.event().has_value());
   const auto& imported = std::get<KvImportEnded>(*to.event());

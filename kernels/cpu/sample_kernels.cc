@@ -161,7 +161,8 @@ BATON_INLINE void Collect(const DrawRow& row, F32x16 inverse_t, float z_max,
   c->total_weight = 0;
   for (int i = 0; i < row.vocab; i += kLanes) {
     const int lanes = LanesFrom(i, row.vocab);
-    const F32x16 z = LoadPartial(row.logits + i, lanes) * inverse_t;
+    // Of weight 0 beyond the vocabulary: e^(0 - z_max) may be past an integer.
+    const F32x16 z = LoadOr(kMinusInfinity, row.logits + i, lanes) * inverse_t;
     // The lanes beyond the vocabulary must not count, whatever `lowest` is.
     const M16 chosen =
         Set(lowest) <= Select(FirstLanes(lanes), z, Set(__builtin_nanf("")));

@@ -63,9 +63,9 @@ class PrefixTable final {
     friend bool operator==(const Entry&, const Entry&) = default;
     template <typename H>
     friend H AbslHashValue(H h, const Entry& entry) {
-      const RankName& rank = entry.rank;
-      return H::combine(std::move(h), entry.key, rank.worker, rank.rank,
-                        rank.incarnation);
+      const RankName& of = entry.rank;
+      return H::combine(std::move(h), entry.key, of.worker, of.rank,
+                        of.incarnation);
     }
   };
 

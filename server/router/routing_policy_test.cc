@@ -250,7 +250,8 @@ TEST(PrefixAffinityPolicyTest, HoldsTheLargestLoadsWithoutOverflow) {
 
 TEST(MakeRoutingPolicyTest, KnowsTheFourNamesAndNoOther) {
   const auto is = [](std::string_view name, const auto& policy) {
-    const std::unique_ptr<RoutingPolicy> made = MakeRoutingPolicy(name);
+    const std::unique_ptr<RoutingPolicy> owner = MakeRoutingPolicy(name);
+    const RoutingPolicy* const made = owner.get();
     return made != nullptr && typeid(*made) == typeid(policy);
   };
   EXPECT_TRUE(is("least_loaded", LeastLoadedPolicy()));

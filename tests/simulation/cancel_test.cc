@@ -13,6 +13,7 @@
 
 #include "absl/time/time.h"
 #include "base/logging.h"
+#include "base/sanitizers.h"
 #include "comm/loopback_transport.h"
 #include "engine/generation_request.h"
 #include "engine/llm_engine.h"
@@ -32,7 +33,7 @@ struct Variant {
 constexpr Variant kVariants[] = {
     {1, 0, 30'000}, {2, 0, 30'000}, {3, 0, 30'000}, {2, 1, 10'000}};
 // Under ASan each takes several times as long.
-#ifdef __SANITIZE_ADDRESS__
+#ifdef BATON_ASAN
 constexpr int kShare = 10;
 #else
 constexpr int kShare = 1;

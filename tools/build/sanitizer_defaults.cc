@@ -1,19 +1,6 @@
 // What the sanitizers must not report about Debian's libraries, which are not
 // instrumented. Compiled into every binary that links them; no file to find.
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define BATON_TSAN 1
-#endif
-#if __has_feature(address_sanitizer)
-#define BATON_ASAN 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define BATON_TSAN 1
-#endif
-#if defined(__SANITIZE_ADDRESS__)
-#define BATON_ASAN 1
-#endif
+#include "base/sanitizers.h"
 
 #ifdef BATON_TSAN
 // Costs: a race between two gRPC callbacks is not seen. Test such code without

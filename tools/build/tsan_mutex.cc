@@ -2,14 +2,7 @@
 // between two holders of an absl::Mutex and call every guarded member a race.
 // Under it, these definitions stand before the library's, call them, and tell
 // it what they do. In other builds this file is empty.
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define BATON_TSAN 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define BATON_TSAN 1
-#endif
+#include "base/sanitizers.h"
 
 #ifdef BATON_TSAN
 #include <dlfcn.h>

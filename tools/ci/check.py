@@ -14,10 +14,12 @@ import bazel_test
 # under a sanitizer on a busy machine: by size, in seconds.
 COMMON = ["--keep_going", "--build_tests_only", "--show_progress", "--show_progress_rate_limit=20",
           "--test_timeout=300,600,1200,3600", "//..."]
+UNITS = ["-noasan", "-integration", "-tidy"]
 # (name, flags, tags: one of these is wanted, and none of those with a minus)
+# To compile and run each unit twice would take a third of the whole: --long does.
 STAGES = [
-    ("every test", [], ["-fault_points"]),
-    ("unit tests and fault points under ASan and UBSan", ["--config=asan"], ["-noasan", "-integration", "-tidy"]),
+    ("systems and whole models, as shipped", [], ["noasan", "integration", "tidy"]),
+    ("units and fault points under ASan and UBSan", ["--config=asan"], UNITS),
     ("threaded tests under TSan", ["--config=tsan"], ["tsan"]),
     ("digests under clang", ["--config=clang"], ["digest"]),
     ("fuzz targets under libFuzzer", ["--config=fuzz"], ["fuzz"]),
@@ -25,8 +27,8 @@ STAGES = [
 # The tag is not "long": Bazel's filter would take every test of size large for it.
 LONG = [
     ("long tests", ["--nocache_test_results"], ["extended"]),
-    ("unit tests under clang", ["--config=clang"],
-     ["-noasan", "-integration", "-tidy", "-digest", "-extended", "-fault_points"]),
+    ("units, as shipped", [], UNITS + ["-fault_points"]),
+    ("units under clang", ["--config=clang"], UNITS + ["-fault_points"]),
 ]
 
 

@@ -163,7 +163,7 @@ class LoopbackTransport final : public Transport {
     absl::MutexLock lock(&state_->mutex);
     Endpoint& self = Self();
     CHECK(self.region.empty());
-    self.region = {memory.get(), size};
+    self.region = {memory.get(), bytes};
     state_->regions.push_back(std::move(memory));
     if (self.options.maps_regions) remote_key_ = address_;
     return self.region.data();
